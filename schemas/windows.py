@@ -1,0 +1,67 @@
+"""WINDOWS: where the timeline is cut, as far as that comes from the events themselves.
+
+The linker that holds a source of boundaries writes them; every linker and the sink read them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from schemas.errors import DecodeError
+from schemas.types import Process
+
+Purpose = Literal["measured", "steady"]
+
+
+class Edge(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """One boundary: a span of `purpose` opens or closes at `time` (UTC ns).
+
+    `span` pairs a closing with its opening within (capture, process, purpose). A source whose
+    spans last until the next one writes openings only.
+    """
+
+    time: int
+    purpose: Purpose
+    opens: bool
+    span: int
+
+
+class WindowsRecord(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What one source of boundaries has to say, or that a partition has no more to say.
+
+    `watermark`: every edge of this (capture, process) before this time has been written.
+    `ended`: there will be no more of it. `closed` is true when the linker of `partition` has seen
+    the end of the session; once all `partitions` have closed, all edges are known.
+    `late` counts boundaries that came too late to be any.
+    """
+
+    session: str
+    config_digest: str
+    partition: int
+    process: Process = Process("", 0)
+    capture: str = ""
+    edges: tuple[Edge, ...] = ()
+    watermark: int | None = None
+    ended: bool = False
+    closed: bool = False
+    partitions: int = 0
+    late: int = 0
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(WindowsRecord)
+
+
+def encode_windows(record: WindowsRecord) -> bytes:
+    """Return the record as a record value."""
+    return _encoder.encode(record)
+
+
+def decode_windows(data: bytes | memoryview) -> WindowsRecord:
+    """Return the record in a record value; DecodeError if it is none."""
+    try:
+        return _decoder.decode(data)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise DecodeError(f"windows record: {error}") from None
