@@ -16,22 +16,27 @@ Purpose = Literal["measured", "steady"]
 
 
 class Edge(msgspec.Struct, frozen=True, array_like=True, order=True):
-    """One boundary: a span of `purpose` opens or closes at `time` (UTC ns).
+    """One boundary: a span of `purpose` opens or closes at `time`.
 
     `span` pairs a closing with its opening within (capture, process, purpose). A source whose
-    spans last until the next one writes openings only.
+    spans last until the next one writes openings only. `time` is UTC ns, or with `application`
+    the application's clock, to be brought over by the session's anchor.
     """
 
     time: int
     purpose: Purpose
     opens: bool
     span: int
+    application: bool = False
 
 
 class WindowsRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one source of boundaries has to say, or that a partition has no more to say.
 
-    `watermark`: every edge of this (capture, process) before this time has been written.
+    `purposes` are those this (capture, process) is a source of, `watermark` says that every edge
+    of it before this time (UTC ns) has been written.
+    `anchor` is what the application's clock shows more than UTC, in ns, by the first anchor of the
+    process that `clock.role` names.
     `ended`: there will be no more of it. `closed` is true when the linker of `partition` has seen
     the end of the session; once all `partitions` have closed, all edges are known.
     `late` counts boundaries that came too late to be any.
@@ -42,7 +47,9 @@ class WindowsRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     partition: int
     process: Process = Process("", 0)
     capture: str = ""
+    purposes: tuple[Purpose, ...] = ()
     edges: tuple[Edge, ...] = ()
+    anchor: int | None = None
     watermark: int | None = None
     ended: bool = False
     closed: bool = False
