@@ -1,5 +1,7 @@
-"""What types cannot say of a configuration: patterns that compile, templates whose fields exist,
-roles that can be known in time, keys that mean something together.
+"""What types cannot say of a configuration.
+
+Patterns that compile, templates whose fields exist, roles that are known in time, keys that mean
+something together.
 """
 
 from __future__ import annotations
