@@ -25,7 +25,7 @@ import hashlib
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from typing import Annotated, Final, overload
 
 import msgspec
 import numpy as np
@@ -46,6 +46,8 @@ _PROLOGUE: Final = struct.Struct("<4sBBHIII12x")
 _CRC_AT: Final = 16
 _ALIGN: Final = 64
 _MAX_STRINGS: Final = 1 << 20
+_MAX_COLUMNS: Final = 512
+"""A column takes some 500 bytes even where its record gives it none, so their number is bounded."""
 _WIDTHS: Final = (1, 2, 4, 8)
 
 
@@ -64,7 +66,7 @@ class ColumnEntry(msgspec.Struct, array_like=True, frozen=True):
     and the others hold differences from the row before; every stored value has `base` taken off.
     """
 
-    name: str
+    name: Annotated[str, msgspec.Meta(max_length=64)]
     rows: int
     width: int
     delta: bool
@@ -75,7 +77,7 @@ class ColumnEntry(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Directory(msgspec.Struct, frozen=True):
-    columns: tuple[ColumnEntry, ...]
+    columns: Annotated[tuple[ColumnEntry, ...], msgspec.Meta(max_length=_MAX_COLUMNS)]
     strings: int
     strings_offset: int
     strings_size: int
@@ -98,7 +100,11 @@ class Strings(Sequence[str]):
     def __len__(self) -> int:
         return len(self._ends)
 
-    def __getitem__(self, index):  # type: ignore[no-untyped-def]
+    @overload
+    def __getitem__(self, index: int) -> str: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[str]: ...
+    def __getitem__(self, index: int | slice) -> str | list[str]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         if index < 0:
@@ -136,8 +142,9 @@ def pack(
     """Return one record.
 
     `columns` are int64, one-dimensional, of any lengths. `strings` must be valid UTF-8 text
-    of at most `MAX_NAME_BYTES` each (see `cut_name`). `keep` names a column that is stored
-    even if its values are all the same, so that a record's size bounds its rows.
+    of at most `MAX_NAME_BYTES` each (see `cut_name`). At most 512 columns, their names at most
+    64 characters. `keep` names a column that is stored even if its values are all the same, so
+    that a record's size bounds its rows.
     """
     entries: list[ColumnEntry] = []
     parts: list[bytes] = []
@@ -155,10 +162,17 @@ def pack(
 
     blobs = [s.encode() for s in strings]
     lengths = np.fromiter(map(len, blobs), np.int64, len(blobs))
-    for name, values in (*columns.items(), (_LENGTHS, lengths)):
-        width, delta, base, first, data = _shrink(values, keep=name in (keep, _LENGTHS))
+    shrunk = {n: _shrink(v, keep=n == keep) for n, v in columns.items()}
+    shrunk[_LENGTHS] = _shrink(lengths, keep=True)
+    # A reader takes no column of more rows than the record has bytes: constant ones lean on
+    # another that is stored, and where there is none the longest is stored itself.
+    longest = max(columns, key=lambda n: len(columns[n]), default=keep)
+    if columns and len(columns[longest]) > sum(len(data) for *_, data in shrunk.values()):
+        shrunk[longest] = _shrink(columns[longest], keep=True)
+    for name, (width, delta, base, first, data) in shrunk.items():
+        rows = len(lengths if name == _LENGTHS else columns[name])
         offset, size = place(data)
-        entries.append(ColumnEntry(name, len(values), width, delta, base, first, offset, size))
+        entries.append(ColumnEntry(name, rows, width, delta, base, first, offset, size))
     strings_offset, strings_size = place(b"".join(blobs))
     raw_header = msgspec.Raw(_directory_encoder.encode(header))
     head = _directory_encoder.encode(
@@ -177,8 +191,8 @@ _LENGTHS: Final = "strings.length"
 def unpack(data: bytes | memoryview) -> Unpacked:
     """Take a record apart.
 
-    Decoded columns take at most 16 times `len(data)`. Columns of unknown names are returned
-    like the rest.
+    What is decoded takes at most 16 times `len(data)` and a constant for each of up to 512
+    columns. Columns of unknown names are returned like the rest.
 
     Raises:
         DecodeError: not a record of ours, another major version, cut, damaged, or lying.
@@ -196,7 +210,7 @@ def unpack(data: bytes | memoryview) -> Unpacked:
     body_at += -body_at % _ALIGN
     if body_at + body_size != len(view):
         raise DecodeError(f"record has {len(view)} bytes, its prologue says {body_at + body_size}")
-    actual = zlib.crc32(view[: _CRC_AT])
+    actual = zlib.crc32(view[:_CRC_AT])
     actual = zlib.crc32(view[_CRC_AT + 4 :], zlib.crc32(b"\0\0\0\0", actual))
     if actual != crc:
         raise DecodeError("record fails its CRC")
@@ -210,8 +224,12 @@ def unpack(data: bytes | memoryview) -> Unpacked:
 def _unpack_body(
     record_type: int, minor: int, directory: _Directory, body: memoryview, record_size: int
 ) -> Unpacked:
+    if not 0 <= directory.strings_offset <= len(body) - max(directory.strings_size, 0):
+        raise DecodeError("string table lies outside the record")
+    if directory.strings_size < 0:
+        raise DecodeError("string table has a negative size")
     columns: dict[str, Int64s] = {}
-    stored = 0
+    stored = directory.strings_size
     for entry in directory.columns:
         if not (0 <= entry.rows <= record_size and entry.width in (0, *_WIDTHS)):
             raise DecodeError(f"column {entry.name!r} has {entry.rows} rows of width {entry.width}")
@@ -224,15 +242,19 @@ def _unpack_body(
             raise DecodeError(f"column {entry.name!r} has a base out of range")
         columns[entry.name] = _grow(entry, body[entry.offset : entry.offset + entry.size])
     lengths = columns.pop(_LENGTHS, np.zeros(0, np.int64))
+    return Unpacked(record_type, minor, directory.header, columns, _strings(directory, body, lengths))
+
+
+def _strings(directory: _Directory, body: memoryview, lengths: Int64s) -> Strings:
     count = directory.strings
     if count != len(lengths) or count > _MAX_STRINGS:
         raise DecodeError("string table does not have the length it says")
+    if count and not lengths.flags.writeable:
+        raise DecodeError("string table has lengths that are not stored")
     size = directory.strings_size
-    if not (0 <= size and 0 <= directory.strings_offset <= len(body) - size):
-        raise DecodeError("string table lies outside the record")
     if count and (int(lengths.min()) < 0 or int(lengths.max()) > size):
         raise DecodeError("string table has a length out of range")
-    ends = np.cumsum(lengths)
+    ends = np.cumsum(lengths, out=lengths) if count else lengths
     if (int(ends[-1]) if count else 0) != size:
         raise DecodeError("string table is not as long as its strings")
     blob = bytes(body[directory.strings_offset : directory.strings_offset + size])
@@ -240,12 +262,9 @@ def _unpack_body(
         blob.decode()
     except UnicodeDecodeError as error:
         raise DecodeError(f"string table is not UTF-8: {error.reason}") from None
-    if count:
-        raw = np.frombuffer(blob, np.uint8)
-        inner = ends[ends < size]
-        if ((raw[inner] & 0xC0) == 0x80).any():
-            raise DecodeError("string table cuts a character in two")
-    return Unpacked(record_type, minor, directory.header, columns, Strings(blob, ends))
+    if count and (np.frombuffer(blob + b"\0", np.uint8)[ends] & 0xC0 == 0x80).any():
+        raise DecodeError("string table cuts a character in two")
+    return Strings(blob, ends)
 
 
 def _shrink(values: Int64s, *, keep: bool) -> tuple[int, bool, int, int, bytes]:

@@ -31,7 +31,8 @@ import numpy as np
 from schemas.columns import Int64s, RecordType, pack, unpack
 from schemas.errors import DecodeError
 from schemas.events import Clock
-from schemas.types import Process
+from schemas.quantiles import BUCKETS
+from schemas.types import Class, Int64, Process
 
 TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "total": ("window", "class", "kernels", "ns"),
@@ -45,7 +46,11 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = {
     "graph": ("graph", "by_node", "replays", "kernels"),
     "opaque": ("graph", "class", "count", "ns"),
 }
-_TEXT: Final = frozenset({"unknown.kernel", "context.name", "group.kernel", "rows.fields", "memory.operation"})
+_TEXT: Final = frozenset(
+    {"unknown.kernel", "context.name", "group.kernel", "rows.fields", "memory.operation"}
+)
+_STEP: Final = 1 << 12
+"""Rows looked at together where that takes memory of its own."""
 _ROW_OF: Final = {"stat.group": "group", "bucket.stat": "stat"}
 
 
@@ -53,8 +58,8 @@ class Fact(msgspec.Struct, frozen=True, array_like=True, order=True):
     """One FACTS row, passed on. `thread` is NONE for a fact of the process."""
 
     capture: str
-    time: int
-    thread: int
+    time: Int64
+    thread: Int64
     key: str
     value: str
 
@@ -62,14 +67,14 @@ class Fact(msgspec.Struct, frozen=True, array_like=True, order=True):
 class Anchor(msgspec.Struct, frozen=True, array_like=True, order=True):
     """A mark that carries the application's clock: it read `application` ns at `time` (UTC ns)."""
 
-    time: int
-    application: int
+    time: Int64
+    application: Int64
 
 
 class RoleMatch(msgspec.Struct, frozen=True, array_like=True):
     """A range name matched role rule number `rule`; `fields` are its named captures."""
 
-    rule: int
+    rule: Int64
     fields: dict[str, str]
 
 
@@ -83,12 +88,12 @@ class CaptureState(msgspec.Struct, frozen=True):
 
     capture: str
     clock: Clock
-    watermark: int
+    watermark: Int64
     ended: bool
-    first: int | None
-    last: int | None
-    missing: dict[int, list[tuple[int, int]]]
-    pending: int
+    first: Int64 | None
+    last: Int64 | None
+    missing: dict[Int64, list[tuple[Int64, Int64]]]
+    pending: Int64
 
 
 class DeltaHeader(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -102,15 +107,15 @@ class DeltaHeader(msgspec.Struct, frozen=True, omit_defaults=True):
 
     session: str
     config_digest: str
-    partition: int
+    partition: Int64
     process: Process = Process("", 0)
     facts: tuple[Fact, ...] = ()
     anchors: tuple[Anchor, ...] = ()
     roles: tuple[RoleMatch, ...] = ()
     captures: tuple[CaptureState, ...] = ()
-    counters: dict[str, int] = {}
-    clock_offsets: dict[int, int] = {}
-    session_end: int = 0
+    counters: dict[str, Int64] = {}
+    clock_offsets: dict[Int64, Int64] = {}
+    session_end: Int64 = 0
 
 
 COUNTERS: Final[Mapping[str, str]] = {
@@ -176,7 +181,9 @@ def decode_delta(data: bytes | memoryview) -> Delta:
 
 
 def _check_indexes(columns: Mapping[str, Int64s], strings: int) -> None:
-    limits = {name: (0, strings) for name in _TEXT}
+    limits: dict[str, tuple[int, int]] = dict.fromkeys(_TEXT, (0, strings))
+    limits |= dict.fromkeys(("total.class", "unknown.class", "memory.class", "opaque.class"), (0, len(Class)))
+    limits["bucket.bucket"] = (0, BUCKETS)
     limits |= {name: (0, len(columns[f"{t}.{TABLES[t][0]}"])) for name, t in _ROW_OF.items()}
     limits["group.context"] = (-1, len(columns["context.parent"]))
     for name, (low, high) in limits.items():
@@ -184,10 +191,10 @@ def _check_indexes(columns: Mapping[str, Int64s], strings: int) -> None:
         if len(values) and not low <= int(values.min()) <= int(values.max()) < high:
             raise DecodeError(f"delta column {name} points nowhere")
     parents = columns["context.parent"]
-    if len(parents) and not (parents < np.arange(len(parents))).all():
-        raise DecodeError("delta table context has a parent after its child")
-    if len(parents) and int(parents.min()) < -1:
-        raise DecodeError("delta column context.parent points nowhere")
+    for low in range(0, len(parents), _STEP):
+        part = parents[low : low + _STEP]
+        if not (part < np.arange(low, low + len(part))).all() or int(part.min()) < -1:
+            raise DecodeError("delta column context.parent points nowhere, or to a later row")
 
 
 EMPTY: Final = np.zeros(0, np.int64)

@@ -53,7 +53,13 @@ class TransportError(GpuLedgerError):
 
 
 class DecodeError(GpuLedgerError):
-    """Bytes are not a record of ours, or not whole. The only error decoding raises."""
+    """Bytes are not a record of ours, or not whole. The only error decoding raises.
+
+    What it quotes may come from the bytes themselves, so it is cut at 300 characters.
+    """
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+        super().__init__(what if len(what) <= 300 else f"{what[:297]}...", where=where, hint=hint)
 
 
 class DigestMismatchError(GpuLedgerError):

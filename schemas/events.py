@@ -28,7 +28,7 @@ import numpy as np
 
 from schemas.columns import Int64s, RecordType, Strings, pack, unpack
 from schemas.errors import DecodeError
-from schemas.types import NONE, TIME_LIMIT, Kind, Process
+from schemas.types import NONE, TIME_LIMIT, Int64, Kind, Process
 
 MAX_RECORD_BYTES: Final = 512 * 1024
 """A batch is cut in two until its record is no larger: half the broker's default limit."""
@@ -58,8 +58,8 @@ class Clock(msgspec.Struct, frozen=True, omit_defaults=True):
     """
 
     base: str = "none"
-    zero: int = 0
-    uncertainty: int = NONE
+    zero: Int64 = 0
+    uncertainty: Int64 = NONE
 
 
 class Header(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -76,7 +76,7 @@ class Header(msgspec.Struct, frozen=True, omit_defaults=True):
     capture: str
     ordinal: int = 0
     rows: int = 0
-    watermark: int | None = None
+    watermark: Int64 | None = None
     clock: Clock = Clock()
     partitions: int = 0
 
@@ -105,14 +105,14 @@ def encode(batch: Batch) -> list[bytes]:
     """
     record = pack(RecordType.EVENTS, batch.header, batch.columns, batch.strings, keep="time")
     rows = batch.header.rows
-    if len(record) <= MAX_RECORD_BYTES or rows < 2:
+    if len(record) <= MAX_RECORD_BYTES:
         return [record]
+    if rows < 2:
+        if len(batch.strings) <= len(TEXT_COLUMNS.intersection(batch.columns)) * rows:
+            return [record]
+        return encode(slice_batch(batch, 0, rows))
     half = rows // 2
-    return [
-        r
-        for lo, hi in ((0, half), (half, rows))
-        for r in encode(slice_batch(batch, lo, hi))
-    ]
+    return [r for lo, hi in ((0, half), (half, rows)) for r in encode(slice_batch(batch, lo, hi))]
 
 
 def slice_batch(batch: Batch, low: int, high: int) -> Batch:
@@ -153,30 +153,35 @@ def decode(data: bytes | memoryview) -> Batch:
     return Batch(header, unpacked.columns, unpacked.strings)
 
 
-def _check(header: Header, columns: dict[str, Int64s], strings: Strings) -> None:
-    rows = header.rows
-    if not (0 <= header.ordinal < TIME_LIMIT and 0 <= rows):
-        raise DecodeError(f"batch has ordinal {header.ordinal} and {rows} rows")
-    if not 0 <= header.process.global_pid < 2**64 or header.process.global_pid & 0xFFFFFF:
-        raise DecodeError(f"batch is of process {header.process.global_pid:#x}")
-    for name, values in columns.items():
-        if len(values) != rows:
-            raise DecodeError(f"column {name!r} has {len(values)} of {rows} rows")
+def _check(header: Header, columns: Mapping[str, Int64s], strings: Strings) -> None:
+    _check_header(header)
     try:
         expected = COLUMNS[Kind(header.kind)]
     except ValueError:
         return
-    if missing := [name for name in expected if name not in columns]:
-        raise DecodeError(f"batch lacks column {missing[0]!r}")
-    if not rows:
+    for name in expected:
+        values = columns.get(name)
+        if values is None:
+            raise DecodeError(f"batch lacks column {name!r}")
+        if len(values) != header.rows:
+            raise DecodeError(f"column {name!r} has {len(values)} of {header.rows} rows")
+    if not header.rows:
         return
     if not expected:
         raise DecodeError("an end has rows")
     for name in expected:
-        values = columns[name]
-        low, high = int(values.min()), int(values.max())
+        low, high = int(columns[name].min()), int(columns[name].max())
         if name in TEXT_COLUMNS:
             if not 0 <= low <= high < len(strings):
                 raise DecodeError(f"column {name!r} points outside the string table")
         elif name in ("time", "duration") and not -TIME_LIMIT < low <= high < TIME_LIMIT:
             raise DecodeError(f"column {name!r} has a time out of range")
+
+
+def _check_header(header: Header) -> None:
+    if not (0 <= header.ordinal < TIME_LIMIT and 0 <= header.rows < TIME_LIMIT):
+        raise DecodeError(f"batch has ordinal {header.ordinal} and {header.rows} rows")
+    if not 0 <= header.process.global_pid < 2**64 or header.process.global_pid & 0xFFFFFF:
+        raise DecodeError(f"batch is of process {header.process.global_pid:#x}")
+    if not 0 <= header.partitions < 2**31:
+        raise DecodeError(f"batch is of a topic of {header.partitions} partitions")

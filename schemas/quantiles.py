@@ -14,6 +14,9 @@ import numpy as np
 from schemas.columns import Int64s
 
 MANTISSA_BITS: Final = 6
+BUCKETS: Final = (63 - MANTISSA_BITS + 1) << MANTISSA_BITS
+"""How many buckets there are: every one is smaller than this."""
+
 _EXACT: Final = 1 << (MANTISSA_BITS + 1)
 
 
@@ -34,7 +37,8 @@ def midpoint_of(buckets: Int64s) -> Int64s:
     values = np.ascontiguousarray(buckets, np.int64)
     shift = np.maximum((values >> MANTISSA_BITS) - 1, 0)
     low = (values - (shift << MANTISSA_BITS)) << shift
-    return low + (((np.int64(1) << shift) - 1) >> 1)
+    middle: Int64s = low + (((np.int64(1) << shift) - 1) >> 1)
+    return middle
 
 
 def nearest_rank(total: int, percent: int) -> int:

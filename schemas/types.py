@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from typing import Final, NewType
+from typing import Annotated, Final, NewType
 
 import msgspec
 
@@ -24,6 +24,9 @@ TIME_LIMIT: Final = 2**62
 
 END_OF_TIME: Final = Ns(2**63 - 1)
 """The watermark of a capture that has ended."""
+
+Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""A number in a msgpack header that fits an int64 column; msgpack alone would let 2**64 - 1 in."""
 
 PID_BITS: Final = 24
 

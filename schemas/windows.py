@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from schemas.errors import DecodeError
-from schemas.types import Process
+from schemas.types import Int64, Process
 
 Purpose = Literal["measured", "steady"]
 
@@ -23,10 +23,10 @@ class Edge(msgspec.Struct, frozen=True, array_like=True, order=True):
     the application's clock, to be brought over by the session's anchor.
     """
 
-    time: int
+    time: Int64
     purpose: Purpose
     opens: bool
-    span: int
+    span: Int64
     application: bool = False
 
 
@@ -44,17 +44,17 @@ class WindowsRecord(msgspec.Struct, frozen=True, omit_defaults=True):
 
     session: str
     config_digest: str
-    partition: int
+    partition: Int64
     process: Process = Process("", 0)
     capture: str = ""
     purposes: tuple[Purpose, ...] = ()
     edges: tuple[Edge, ...] = ()
-    anchor: int | None = None
-    watermark: int | None = None
+    anchor: Int64 | None = None
+    watermark: Int64 | None = None
     ended: bool = False
     closed: bool = False
-    partitions: int = 0
-    late: int = 0
+    partitions: Int64 = 0
+    late: Int64 = 0
 
 
 _encoder = msgspec.msgpack.Encoder()
