@@ -1,0 +1,20 @@
+"""How hard Hypothesis tries: a modest number of examples, or many where the environment says so.
+
+`HYPOTHESIS_PROFILE=long` is for a night, the default for every change.
+"""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import HealthCheck, settings
+
+_COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
+
+settings.register_profile("short", max_examples=100, derandomize=bool(os.environ.get("CI")), **_COMMON)
+settings.register_profile("long", max_examples=5_000, **_COMMON)
+
+
+def load() -> None:
+    """Take up the profile the environment names."""
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
