@@ -5,14 +5,16 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 
+from schemas import ledger as document
 from schemas.config import Config
-from schemas.ledger import Ledger
+from schemas.ledger import GroupRow, Ledger
 from stream.describe import Field, cell, doc_of, fields_of, toml_value, type_text
 
 FOLDER = Path(__file__).resolve().parent
@@ -72,30 +74,39 @@ def _configuration_table(field: Field, path: str, value: object) -> Iterator[str
 
 def ledger() -> str:
     """Return the page on the ledger."""
-    lines = [NOTE, "# The ledger", "", doc_of(Ledger), ""]
-    lines += _struct("ledger.json", Ledger)
+    lines = [
+        NOTE,
+        "# The ledger",
+        "",
+        "`gpu-ledger run CAPTURE... --out DIR` writes `ledger.json` and `groups.csv`; `--json` prints the former.",
+        "",
+        *doc_of(document).split("\n")[2:],
+        "",
+        "## `ledger.json`",
+        "",
+    ]
+    lines += _struct(Ledger, "key")
     seen: set[type] = {Ledger}
-    todo = [Ledger]
+    todo: list[type[msgspec.Struct]] = [Ledger]
     while todo:
         for field in fields_of(todo.pop(0)):
             inner = field.inner
             if inner is not None and inner not in seen:
                 seen.add(inner)
                 todo.append(inner)
-                lines += [f"## {inner.__name__}", "", doc_of(inner), ""]
-                lines += _struct(inner.__name__, inner)
+                lines += [f"### {inner.__name__}", "", doc_of(inner), "", *_struct(inner, "key")]
+    lines += ["## `groups.csv`", "", doc_of(GroupRow), "", *_struct(GroupRow, "column")]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _struct(name: str, kind: type[msgspec.Struct]) -> Iterator[str]:
-    yield f"| {'key' if name == 'ledger.json' else 'field'} | type | meaning |"
+def _struct(kind: type[msgspec.Struct], what: str) -> Iterator[str]:
+    yield f"| {what} | type | meaning |"
     yield "|---|---|---|"
     for field in fields_of(kind):
         text = type_text(field.hint)
         if field.inner is not None:
-            text = text.replace("tables", "table").replace(
-                "table", f"[{field.inner.__name__}](#{field.inner.__name__.lower()})"
-            )
+            name = field.inner.__name__
+            text = re.sub(r"\btables?$", f"[{name}](#{name.lower()})", text)
         yield f"| `{field.name}` | {cell(text)} | {cell(field.doc)} |"
     yield ""
 

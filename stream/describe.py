@@ -40,8 +40,8 @@ class Field(NamedTuple):
         return _item(self.hint) is not None
 
 
-def doc_of(kind: type) -> str:
-    """Return the docstring of a class, unindented."""
+def doc_of(kind: type | types.ModuleType) -> str:
+    """Return the docstring of a class or module, unindented."""
     return inspect.cleandoc(kind.__doc__ or "")
 
 
@@ -123,7 +123,7 @@ _SIMPLE: Final[Mapping[Any, str]] = {
     float: "number",
     bool: "true or false",
     type(None): "null",
-    object: "anything",
+    Any: "anything",
 }
 
 
