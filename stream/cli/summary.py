@@ -1,0 +1,259 @@
+"""The end of `run` as a person reads it: what has a context, what has none and why, what to mind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from schemas.errors import printable
+from schemas.ledger import Amount, Ledger, RoleFigures
+from schemas.types import REASONS
+
+MAX_ROLES: Final = 16
+MAX_CONTEXTS: Final = 8
+MAX_UNKNOWN: Final = 8
+MAX_REMARKS: Final = 12
+"""More would not be read; the ledger has them all."""
+
+_REASON_TITLES: Final = ("not captured", "outside ranges", "no ranges")
+"""Of REASONS, in the same order."""
+
+
+class ContextTime(NamedTuple):
+    """GPU time of one context: the ranges open at its launches, outermost first."""
+
+    ranges: tuple[str, ...]
+    kernels: int
+    gpu_ns: int
+
+
+class Style(NamedTuple):
+    """How wide the page is, and whether it may be coloured."""
+
+    width: int = 100
+    colour: bool = False
+
+    def title(self, text: str) -> str:
+        """Return a heading."""
+        return f"\x1b[1m{text}\x1b[0m" if self.colour else text
+
+    def warn(self, text: str) -> str:
+        """Return something a reader must not miss."""
+        return f"\x1b[33m{text}\x1b[0m" if self.colour else text
+
+    def cut(self, text: str, width: int) -> str:
+        """Return text that fits, safe to print, its middle left out if need be."""
+        text = printable(text)
+        if len(text) <= width:
+            return text
+        tail = max(width // 3, 0)
+        return f"{text[: width - tail - 1]}…{text[len(text) - tail :] if tail else ''}"
+
+
+def summary(ledger: Ledger, contexts: Sequence[ContextTime], style: Style) -> str:
+    """Return the page, without a newline at its end."""
+    blocks = [
+        _head(ledger, style),
+        _coverage(ledger, style),
+        _steady(ledger, style),
+        _contexts(ledger, contexts, style),
+        _unknown(ledger, style),
+        _block("About the input", _remarks(ledger), style),
+        _block("Withheld", _withheld(ledger), style),
+    ]
+    return "\n\n".join("\n".join(block) for block in blocks if block)
+
+
+def _head(ledger: Ledger, style: Style) -> list[str]:
+    total_ns = sum(figures.gpu_ns for figures in ledger.per_role.values())
+    if not ledger.kernel_events:
+        return [style.title(style.cut(ledger.label, style.width - 13)) + ": no kernels"]
+    parts = [
+        _count(ledger.kernel_events, "kernel"),
+        f"{_time(total_ns)} of GPU time",
+        _count(len(ledger.per_role), "role"),
+        _count(ledger.groups, "group"),
+    ]
+    text = ", ".join(parts)
+    return [f"{style.title(style.cut(ledger.label, max(style.width - len(text) - 2, 20)))}: {text}"]
+
+
+def _coverage(ledger: Ledger, style: Style) -> list[str]:
+    if not ledger.kernel_events:
+        return []
+    rows = [_role_row(role, figures) for role, figures in ledger.per_role.items()]
+    total = _sum(ledger.per_role.values())
+    shown = rows[:MAX_ROLES]
+    if len(rows) > 1:
+        left = len(rows) - len(shown)
+        shown.append(_role_row(f"all {len(rows)}" + (f" ({left} not shown)" if left else ""), total))
+    head = ("role", "kernels", "in context", "GPU time", "in context", *_REASON_TITLES)
+    return [style.title("Coverage"), *_table(head, shown, style)]
+
+
+def _role_row(role: str, figures: RoleFigures) -> tuple[str, ...]:
+    return (
+        role,
+        f"{figures.kernels:,}",
+        _percent(figures.context.kernels, figures.kernels),
+        _time(figures.gpu_ns),
+        _percent(figures.context.gpu_ns, figures.gpu_ns),
+        *(f"{figures.reasons[reason].kernels:,}" if reason in figures.reasons else "0" for reason in REASONS),
+    )
+
+
+def _sum(roles: Iterable[RoleFigures]) -> RoleFigures:
+    listed = list(roles)
+
+    def add(amounts: Iterable[Amount]) -> Amount:
+        kept = list(amounts)
+        return Amount(kernels=sum(a.kernels for a in kept), gpu_ns=sum(a.gpu_ns for a in kept))
+
+    return RoleFigures(
+        kernels=sum(r.kernels for r in listed),
+        gpu_ns=sum(r.gpu_ns for r in listed),
+        context=add(r.context for r in listed),
+        reasons={reason: add(r.reasons[reason] for r in listed if reason in r.reasons) for reason in REASONS},
+        invocations_with_context=None,
+        gpu_time_with_context=None,
+    )
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> Iterator[str]:
+    """Yield a table, its first column to the left and the others to the right."""
+    others = [max(len(row[i]) for row in (head, *rows)) for i in range(1, len(head))]
+    first = max(len(printable(row[0])) for row in (head, *rows))
+    first = max(min(first, style.width - sum(others) - 2 * len(others) - 2), 8)
+    for row in (head, *rows):
+        cells = [style.cut(row[0], first).ljust(first)]
+        cells += [text.rjust(width) for text, width in zip(row[1:], others, strict=True)]
+        yield "  " + "  ".join(cells)
+
+
+def _steady(ledger: Ledger, style: Style) -> list[str]:
+    coverage = ledger.coverage
+    spans = len(ledger.windows_ns.steady)
+    if coverage.steady_gpu_time_with_context is None or coverage.steady_gpu_ns_total is None:
+        return []
+    text = (
+        f"{style.title('Steady windows')}: {spans:,}; "
+        f"{_ratio(coverage.steady_gpu_time_with_context)} of their {_time(coverage.steady_gpu_ns_total)} "
+        "of GPU time is in context"
+    )
+    return [text]
+
+
+def _contexts(ledger: Ledger, contexts: Sequence[ContextTime], style: Style) -> list[str]:
+    total = sum(figures.gpu_ns for figures in ledger.per_role.values())
+    top = sorted(contexts, key=lambda c: (-c.gpu_ns, c.ranges))[:MAX_CONTEXTS]
+    if not top:
+        return []
+    lines = [style.title("Contexts with the most GPU time")]
+    for context in top:
+        part = f"{_percent(context.gpu_ns, total):>8}  {_time(context.gpu_ns):>8}"
+        figures = f"  {part}  {context.kernels:>11,} kernels  "
+        lines.append(figures + style.cut(" / ".join(context.ranges), style.width - len(figures)))
+    return lines
+
+
+def _unknown(ledger: Ledger, style: Style) -> list[str]:
+    top = ledger.unknown_top[:MAX_UNKNOWN]
+    if not top:
+        return []
+    lines = [style.title("Kernels most often without context")]
+    role = max(min(max(len(printable(entry.role)) for entry in top), 24), 4)
+    for entry in top:
+        figures = f"  {entry.count:>11,}  {style.cut(entry.role, role):<{role}}  "
+        lines.append(figures + style.cut(entry.name, style.width - len(figures)))
+    return lines
+
+
+def _block(title: str, lines: Iterable[str], style: Style) -> list[str]:
+    listed = list(lines)
+    if not listed:
+        return []
+    shown = [f"  {style.cut(line, max(style.width * 3, 200))}" for line in listed[:MAX_REMARKS]]
+    if len(listed) > MAX_REMARKS:
+        shown.append(f"  ... and {len(listed) - MAX_REMARKS} more in the ledger")
+    return [style.warn(style.title(title)), *shown]
+
+
+def _withheld(ledger: Ledger) -> Iterator[str]:
+    for path, reasons in ledger.withheld.items():
+        yield f"{path}: {'; '.join(reasons)}"
+
+
+def _remarks(ledger: Ledger) -> Iterator[str]:
+    """Yield what was odd about the input, what concerns figures most first."""
+    quality = ledger.quality
+    if not ledger.final:
+        yield "the captures have not ended: this is not the last word"
+    if quality.missing_rows:
+        yield f"{_count(quality.missing_rows, 'row')} were published and never read"
+    if ledger.delivery.dead_letters:
+        yield f"{_count(ledger.delivery.dead_letters, 'record')} could not be read"
+    for source in quality.sources:
+        yield from (f"{source.file}: {text}" for text in source.missing)
+    for source in quality.sources:
+        if source.export_complete is False:
+            yield f"{source.file}: fewer events were exported than the profiler says it collected"
+        yield from (f"{source.file}: {text}" for text in source.notes)
+    yield from _odd_rows(ledger)
+
+
+def _odd_rows(ledger: Ledger) -> Iterator[str]:
+    quality, odd, late = ledger.quality, ledger.quality.odd, ledger.quality.late
+    for figure, text in (
+        (odd.second_kernels, "found the launch of their correlation id used up by another kernel"),
+        (odd.negative_durations, "end before they start: counted with 0 ns"),
+        (odd.zero_durations, "end as they start"),
+        (late.kernels, "came late: linked by the same rules"),
+    ):
+        if figure:
+            yield f"{_count(figure, 'kernel')} {text}"
+    if odd.launched_after_start:
+        worst = min(quality.clock_offsets, key=lambda offset: offset.offset_ns, default=None)
+        by = f", by up to {_time(-worst.offset_ns)}" if worst is not None and worst.offset_ns < 0 else ""
+        early = _count(odd.launched_after_start, "kernel")
+        yield f"{early} start before their launch{by}: the GPU's clock is off"
+    if odd.crossing_ranges:
+        yield f"{_count(odd.crossing_ranges, 'range')} end after a range they began in"
+    if odd.unmatched_closings:
+        yield f"{_count(odd.unmatched_closings, 'range')} close without having been opened"
+    for row in quality.overflow:
+        other = _count(row.kernels, "kernel")
+        yield f"pid {row.pid} has more groups than limits.groups: {other} are in `other`"
+    if quality.blind_ns:
+        yield f"no capture covers {_time(quality.blind_ns)} of the session"
+    for graph in ledger.graphs:
+        if graph.gpu_ns is not None:
+            yield (
+                f"{graph.role}: {_count(graph.replays, 'graph launch', 'graph launches')} with "
+                f"{_time(graph.gpu_ns)} of GPU time were traced without their kernels"
+            )
+
+
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number:,} {one if number == 1 else many or one + 's'}"
+
+
+def _percent(part: int, whole: int) -> str:
+    return _ratio(part / whole) if whole else "-"
+
+
+def _ratio(ratio: float) -> str:
+    """Return a ratio as a percentage that says 0 and 100 only where they are exact."""
+    text = f"{ratio * 100:.2f}"
+    if text == "100.00" and ratio < 1:
+        text = "99.99"
+    if text == "0.00" and ratio > 0:
+        text = "0.01"
+    return f"{text} %"
+
+
+def _time(ns: int) -> str:
+    for unit, scale in (("s", 10**9), ("ms", 10**6), ("µs", 10**3)):
+        if abs(ns) >= scale:
+            value = ns / scale
+            return f"{value:,.0f} {unit}" if value >= 1000 else f"{value:.3g} {unit}"
+    return f"{ns} ns"
