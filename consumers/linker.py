@@ -1,0 +1,433 @@
+"""The linker: one partition's events in, additive deltas and window boundaries out.
+
+It holds only what is in flight. Each (capture, process) is a `Lane`, each session has a
+`Timeline`; what an advance of a lane decides stays with it until the next flush, which stamps it
+with windows and sums it into deltas.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from consumers import counters as counting
+from consumers.contexts import Contexts, Element, Names
+from consumers.counters import Counters
+from consumers.lane import CLOSINGS, LAUNCHES, RANGES, ROWS, UNRESOLVED, WORK, Lane, LaneState
+from consumers.summing import Sums, records, sum_rows
+from consumers.tables import Table, concat, empty, rows_of, take
+from consumers.timeline import Timeline, TimelineState
+from schemas.columns import Int64s, RecordType, pack, unpack
+from schemas.config import Config
+from schemas.deltas import CaptureState, DeltaHeader, encode_delta, Delta
+from schemas.errors import DecodeError, DigestMismatchError
+from schemas.events import Batch, decode
+from schemas.records import DeadLetter, Output, Record, Topic, encode_dead_letter
+from schemas.types import END_OF_TIME, Kind, Partition, Process, partition_key
+from schemas.windows import WindowsRecord, decode_windows, encode_windows
+
+STATE_VERSION: Final = 1
+_COMPACT_ABOVE: Final = 1 << 20
+"""Interned texts and contexts above which a flush throws out those that nothing refers to."""
+
+
+class _Session(msgspec.Struct):
+    """What a linker knows of one session beside its lanes."""
+
+    timeline: Timeline
+    lanes: dict[tuple[Process, str], Lane]
+    ended: int = 0
+    """The partition count, once the end of the session has come."""
+    told_end: bool = False
+    dead_letters: int = 0
+    unknown_kinds: int = 0
+
+
+class Linker:
+    """The processor of one EVENTS partition (see `schemas.records.Processor`)."""
+
+    def __init__(self, config: Config, partition: int) -> None:
+        self._config = config
+        self._digest = config.digest
+        self._partition = Partition(partition)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._names = Names()
+        self._contexts = Contexts(self._config)
+        self._counters = Counters(self._config, self._contexts, self._names)
+        self._sessions: dict[str, _Session] = {}
+        self._outputs: list[Output] = []
+        self._advances = 0
+        self._homeless = 0
+
+    # -- records in ------------------------------------------------------------------------
+
+    def apply(self, record: Record) -> None:
+        """Take in a record of EVENTS or WINDOWS; what cannot be read becomes a dead letter."""
+        try:
+            if record.value is None:
+                raise DecodeError("record has no value")
+            if record.topic == Topic.WINDOWS:
+                windows = decode_windows(record.value)
+                self._session(windows.session).timeline.apply(windows)
+            else:
+                self._apply_batch(decode(record.value))
+        except DecodeError as error:
+            self._bury(record, error.what)
+
+    def _session(self, name: str) -> _Session:
+        session = self._sessions.get(name)
+        if session is None:
+            session = self._sessions[name] = _Session(Timeline(self._config), {})
+            session.dead_letters, self._homeless = self._homeless, 0
+        return session
+
+    def _bury(self, record: Record, reason: str) -> None:
+        value = None if record.value is None else bytes(record.value)
+        letter = DeadLetter(
+            reason, record.topic.value, record.partition, record.offset, record.key, value
+        )
+        key = record.key or b""
+        self._output(Topic.DEAD_LETTER, key, encode_dead_letter(letter))
+        # Whose it was is not known, so it counts against every session it may be of.
+        owner = key.split(b"\0")[0].decode("utf-8", "replace")
+        sessions = [self._sessions[owner]] if owner in self._sessions else [*self._sessions.values()]
+        for session in sessions:
+            session.dead_letters += 1
+        self._homeless += not sessions
+
+    def _apply_batch(self, batch: Batch) -> None:
+        header = batch.header
+        session = self._session(header.session)
+        if header.kind == Kind.SESSION_END:
+            for _, lane in sorted(session.lanes.items(), key=lambda item: item[0]):
+                self._advance(header.session, lane, END_OF_TIME)
+            if not session.ended:
+                session.ended = max(header.partitions, 1)
+                closed = WindowsRecord(
+                    header.session, self._digest, self._partition, closed=True, partitions=session.ended
+                )
+                self._output(Topic.WINDOWS, header.session.encode(), encode_windows(closed))
+            return
+        lane = self._lane(session, batch)
+        if header.kind not in Kind.__members__.values():
+            session.unknown_kinds += 1
+        else:
+            lane.collect(batch)
+        watermark = header.watermark
+        if header.kind == Kind.CAPTURE_END:
+            lane.state.ended = True
+            self._advance(header.session, lane, END_OF_TIME)
+        elif watermark is not None and watermark > lane.state.watermark:
+            self._advance(header.session, lane, watermark)
+
+    def _lane(self, session: _Session, batch: Batch) -> Lane:
+        header = batch.header
+        key = (header.process, header.capture)
+        lane = session.lanes.get(key)
+        if lane is None:
+            state = LaneState(header.capture, header.process, header.clock)
+            lane = session.lanes[key] = self._new_lane(state)
+        return lane
+
+    def _new_lane(self, state: LaneState) -> Lane:
+        return Lane(self._config, self._contexts, self._names, self._counters, state)
+
+    def _advance(self, session: str, lane: Lane, watermark: int) -> None:
+        self._advances += 1
+        said = lane.advance(watermark, self._advances)
+        if said is not None:
+            record = msgspec.structs.replace(
+                said, session=session, config_digest=self._digest, partition=self._partition
+            )
+            self._output(Topic.WINDOWS, session.encode(), encode_windows(record))
+
+    def _output(self, topic: Topic, key: bytes, value: bytes) -> None:
+        self._outputs.append(Output(topic, self._partition, key, value))
+
+    # -- deltas out ------------------------------------------------------------------------
+
+    def flush(self) -> list[Output]:
+        """Return deltas of all that was decided since the last flush, and what else is due."""
+        for name, session in self._sessions.items():
+            self._flush_session(name, session)
+        outputs, self._outputs = self._outputs, []
+        if len(self._names.texts) + len(self._contexts.parents) > _COMPACT_ABOVE:
+            self.restore(self.snapshot())
+        return outputs
+
+    def _flush_session(self, name: str, session: _Session) -> None:
+        by_process: dict[Process, list[Lane]] = {}
+        for (process, _), lane in session.lanes.items():
+            if lane.touched or lane.rows or lane.counted:
+                by_process.setdefault(process, []).append(lane)
+        for process, lanes in sorted(by_process.items()):
+            self._flush_process(name, process, session.timeline, lanes)
+        header = DeltaHeader(name, self._digest, self._partition)
+        if session.dead_letters or session.unknown_kinds:
+            counters = {"dead_letters": session.dead_letters, "unknown_kinds": session.unknown_kinds}
+            session.dead_letters = session.unknown_kinds = 0
+            header = msgspec.structs.replace(
+                header, counters={k: v for k, v in counters.items() if v}
+            )
+        waiting = any(lane.rows or lane.counted for lane in session.lanes.values())
+        if session.ended and not session.told_end and session.timeline.all_closed and not waiting:
+            session.told_end = True
+            header = msgspec.structs.replace(header, session_end=session.ended)
+        if header.counters or header.session_end:
+            self._output(Topic.DELTAS, name.encode(), encode_delta(Delta(header, {}, ())))
+
+    def _flush_process(
+        self, session: str, process: Process, timeline: Timeline, lanes: list[Lane]
+    ) -> None:
+        rows = concat([t for lane in lanes for t in lane.rows] or [empty(ROWS)])
+        ready = (rows["kind"] != Kind.KERNELS) | (rows["start"] < timeline.watermark)
+        counted = self._counted(lanes, rows, timeline)
+        if not (rows_of(rows) or rows_of(counted) or any(lane.touched for lane in lanes)):
+            return
+        sums = sum_rows(
+            rows | {"window": timeline.windows(rows["start"])}, ready, self._contexts, self._names
+        )
+        _keep_waiting(lanes, timeline.watermark)
+        header = self._delta_header(session, process, lanes)
+        for record in records(header, sums, counted, self._contexts, self._names):
+            self._output(Topic.DELTAS, partition_key(session, process), record)
+
+    def _counted(self, lanes: list[Lane], rows: Table, timeline: Timeline) -> Table:
+        """Return what row counters counted and whose window is known, the window among it."""
+        new = take(rows, rows["new"] == 1)
+        for lane in lanes[:1]:
+            lane.counted.append(self._counters.count_kernels(new))
+        counted = counting.merge([t for lane in lanes for t in lane.counted])
+        ready = counted["start"] < timeline.watermark
+        for lane in lanes:
+            lane.counted = []
+        if not ready.all():
+            lanes[0].counted = [take(counted, ~ready)]
+        counted = take(counted, ready)
+        return counted | {"window": timeline.windows(counted["start"])}
+
+    def _delta_header(self, session: str, process: Process, lanes: list[Lane]) -> DeltaHeader:
+        counters: dict[str, int] = {}
+        offsets: dict[int, int] = {}
+        for lane in lanes:
+            for name, number in lane.counts.items():
+                counters[name] = counters.get(name, 0) + number
+            for device, least in lane.clock_offsets.items():
+                offsets[device] = min(offsets.get(device, least), least)
+        header = DeltaHeader(
+            session,
+            self._digest,
+            self._partition,
+            process,
+            facts=tuple(f for lane in lanes for f in lane.facts),
+            anchors=tuple(a for lane in lanes for a in lane.anchors),
+            roles=tuple(r for lane in lanes for r in lane.roles),
+            captures=tuple(_capture_state(lane) for lane in lanes),
+            counters=counters,
+            clock_offsets=offsets,
+        )
+        for lane in lanes:
+            lane.told()
+        return header
+
+    # -- state -----------------------------------------------------------------------------
+
+    def snapshot(self) -> bytes:
+        """Return the state after a flush, with only the names and contexts still referred to."""
+        writer = _StateWriter(self._names, self._contexts)
+        sessions = []
+        for name, session in self._sessions.items():
+            lanes = [
+                _LaneEntry(lane.state, writer.add(lane)) for lane in session.lanes.values()
+            ]
+            sessions.append(
+                _SessionEntry(name, session.timeline.state, lanes, session.ended, session.told_end)
+            )
+        header = _Header(
+            STATE_VERSION, self._digest, self._partition, sessions, writer.nodes(), self._advances,
+            self._homeless,
+        )  # fmt: skip
+        return pack(RecordType.STATE, header, writer.columns, writer.strings.texts)
+
+    def restore(self, state: bytes) -> None:
+        """Take over a state that `snapshot` made.
+
+        Raises:
+            DecodeError: it is not one, or of a newer version.
+            DigestMismatchError: it was made under another configuration.
+
+        """
+        unpacked = unpack(state)
+        try:
+            header = _header_decoder.decode(unpacked.header)
+        except (msgspec.DecodeError, ValueError) as error:
+            raise DecodeError(f"linker state: {error}") from None
+        if unpacked.record_type != RecordType.STATE or header.version > STATE_VERSION:
+            raise DecodeError(
+                f"linker state has version {header.version}, this program reads {STATE_VERSION}"
+            )
+        if header.digest != self._digest:
+            raise DigestMismatchError(
+                f"the session runs under configuration {header.digest}, not {self._digest}",
+                hint="go on with that one, or replay the events under the new one",
+            )
+        self._reset()
+        self._advances = header.advances
+        self._homeless = header.homeless
+        for text in unpacked.strings:
+            self._names.id(text)
+        nodes: list[int] = []
+        for parent, element in header.nodes:
+            above = nodes[parent] if parent >= 0 else parent
+            nodes.append(self._contexts.node(above, self._contexts.add_element(_element(element))))
+        lookup = np.array([*nodes, UNRESOLVED, -1], np.int64)
+        for entry in header.sessions:
+            timeline = Timeline(self._config)
+            timeline.restore(entry.timeline)
+            session = _Session(timeline, {}, entry.ended, entry.told_end)
+            self._sessions[entry.name] = session
+            for lane_entry in entry.lanes:
+                lane = self._new_lane(lane_entry.state)
+                session.lanes[lane.state.process, lane.state.capture] = lane
+                _restore_tables(lane, unpacked.columns, lane_entry.number, lookup)
+
+
+def _keep_waiting(lanes: list[Lane], watermark: int) -> None:
+    """Keep the rows whose window is not known; their groups have been told of."""
+    for lane in lanes:
+        kept = []
+        for table in lane.rows:
+            waits = (table["kind"] == Kind.KERNELS) & (table["start"] >= watermark)
+            if waits.any():
+                rows = take(table, waits)
+                kept.append(rows | {"new": np.zeros(rows_of(rows), np.int64)})
+        lane.rows = [concat(kept)] if kept else []
+
+
+class _LaneEntry(msgspec.Struct):
+    state: LaneState
+    number: int
+
+
+class _SessionEntry(msgspec.Struct):
+    name: str
+    timeline: TimelineState
+    lanes: list[_LaneEntry]
+    ended: int
+    told_end: bool
+
+
+class _Header(msgspec.Struct):
+    version: int
+    digest: str
+    partition: int
+    sessions: list[_SessionEntry]
+    nodes: list[tuple[int, Element]]
+    advances: int
+    homeless: int
+
+
+_header_decoder = msgspec.msgpack.Decoder(_Header)
+
+_LANE_TABLES: Final = {
+    "work": WORK,
+    "launches": LAUNCHES,
+    "ranges": RANGES,
+    "closings": CLOSINGS,
+    "rows": ROWS,
+    "counted": counting.COUNTED,
+}
+_TEXTS: Final = {("work", "name"), ("ranges", "name"), ("rows", "name"), ("counted", "fields")}
+_NODES: Final = {("launches", "context"), ("rows", "context")}
+
+
+def _element(element: Element) -> Element:
+    return Element(
+        element.text,
+        tuple((k, v) for k, v in element.fields),
+        tuple((i, tuple((k, v) for k, v in fields)) for i, fields in element.matched),
+    )
+
+
+class _StateWriter:
+    """Collects the tables of lanes, their texts and contexts numbered anew."""
+
+    def __init__(self, names: Names, contexts: Contexts) -> None:
+        self._names = names
+        self._contexts = contexts
+        self._numbers: dict[int, int] = {}
+        self._nodes: list[tuple[int, Element]] = []
+        self.strings = Names()
+        self.columns: dict[str, Int64s] = {}
+        self._lanes = 0
+
+    def add(self, lane: Lane) -> int:
+        """Add the tables of a lane; return the number they are under."""
+        number, self._lanes = self._lanes, self._lanes + 1
+        for name, table in lane.tables().items():
+            for column, values in table.items():
+                if not len(values):
+                    continue
+                if (name, column) in _TEXTS:
+                    values = self._map(values, self._text)  # noqa: PLW2901
+                elif (name, column) in _NODES:
+                    values = self._map(values, self._node)  # noqa: PLW2901
+                self.columns[f"{number}.{name}.{column}"] = values
+        return number
+
+    def nodes(self) -> list[tuple[int, Element]]:
+        """Return the contexts referred to, parents first, as (parent's number, element)."""
+        return self._nodes
+
+    def _map(self, values: Int64s, number) -> Int64s:  # type: ignore[no-untyped-def]
+        uniques, inverse = np.unique(values, return_inverse=True)
+        return np.array([number(v) for v in uniques.tolist()], np.int64)[inverse]
+
+    def _text(self, number: int) -> int:
+        return self.strings.id(self._names.texts[number])
+
+    def _node(self, node: int) -> int:
+        """Return the new number of a context; negative ones stand for themselves."""
+        if node < 0:
+            return node
+        number = self._numbers.get(node)
+        if number is None:
+            contexts = self._contexts
+            parent = self._node(contexts.parents[node])
+            number = self._numbers[node] = len(self._nodes)
+            self._nodes.append((parent, contexts.elements[contexts.node_elements[node]]))
+        return number
+
+
+def _restore_tables(lane: Lane, columns: dict[str, Int64s], number: int, lookup: Int64s) -> None:
+    tables = {}
+    for name, wanted in _LANE_TABLES.items():
+        table = empty(wanted)
+        for column in wanted:
+            values = columns.get(f"{number}.{name}.{column}")
+            if values is not None:
+                table[column] = lookup[values] if (name, column) in _NODES else values
+        tables[name] = table
+    lane.restore_tables(tables)
+
+
+def _capture_state(lane: Lane) -> CaptureState:
+    state = lane.state
+    seen_any = state.first <= state.last
+    return CaptureState(
+        capture=state.capture,
+        clock=state.clock,
+        watermark=state.watermark,
+        ended=state.ended,
+        first=state.first if seen_any else None,
+        last=state.last if seen_any else None,
+        missing={kind: seen.missing for kind, seen in state.seen.items() if seen.missing},
+        pending=lane.pending + sum(map(rows_of, lane.rows)),
+    )
+
+
+__all__ = ["Linker", "Sums"]

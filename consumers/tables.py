@@ -1,0 +1,67 @@
+"""Small helpers for tables held as dictionaries of equally long int64 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from schemas.columns import Int64s
+
+Table = dict[str, Int64s]
+"""Columns by name, all int64 and of one length."""
+
+
+def empty(names: Sequence[str]) -> Table:
+    """Return a table without rows."""
+    return {name: np.zeros(0, np.int64) for name in names}
+
+
+def rows_of(table: Table) -> int:
+    """Return the number of rows."""
+    return len(next(iter(table.values())))
+
+
+def concat(tables: Sequence[Table]) -> Table:
+    """Return the rows of all tables, in order; they have the same columns."""
+    if len(tables) == 1:
+        return tables[0]
+    return {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
+
+
+def take(table: Table, index: np.ndarray) -> Table:  # type: ignore[type-arg]
+    """Return the rows that `index` names, by boolean mask or by row numbers."""
+    return {name: values[index] for name, values in table.items()}
+
+
+def combine(*columns: Int64s) -> Int64s:
+    """Return one key per row, equal iff the row's values are; ordered as the rows are.
+
+    Values may be any int64. Keys are packed into 63 bits as long as they fit, after that the
+    keys so far are numbered anew.
+    """
+    key = np.zeros(len(columns[0]), np.int64)
+    span = 1
+    for values in columns:
+        if not len(values):
+            break
+        low, high = int(values.min()), int(values.max())
+        if low == high:
+            continue
+        width = high - low + 1
+        if width >= 1 << 31:
+            uniques, values = np.unique(values, return_inverse=True)  # noqa: PLW2901
+            low, width = 0, len(uniques)
+        if span * width >= 1 << 62:
+            uniques, key = np.unique(key, return_inverse=True)
+            span = len(uniques)
+        key = key * width + (values - low)
+        span *= width
+    return key
+
+
+def runs_of(ordered: Int64s) -> Int64s:
+    """Return the row numbers at which a new value begins; `ordered` has equal values together."""
+    if not len(ordered):
+        return np.zeros(0, np.int64)
+    return np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))

@@ -1,0 +1,161 @@
+"""Where a linker cuts time: from the configuration, or from what WINDOWS says so far."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import msgspec
+import numpy as np
+
+from schemas.columns import Int64s
+from schemas.config import Config, Spans, duration_ns
+from schemas.types import END_OF_TIME, NONE, Process
+from schemas.windows import Edge, Purpose, WindowsRecord
+
+PURPOSES: Final[tuple[Purpose, ...]] = ("measured", "steady")
+KEPT_CUTS: Final = 1 << 16
+"""Cuts a linker keeps; a kernel later than that names its window by its own start instead."""
+
+
+def spans_of(config: Config, purpose: Purpose) -> Spans:
+    """Return where spans of `purpose` come from."""
+    return config.windows.measured if purpose == "measured" else config.windows.steady
+
+
+def by_length(config: Config) -> bool:
+    """Tell whether the timeline is cut at multiples of a length, since nothing else cuts it."""
+    return all(spans_of(config, p).by in ("all", "none") for p in PURPOSES)
+
+
+def reads_application_clock(spans: Spans) -> bool:
+    """Tell whether an anchor is needed to place these spans."""
+    return spans.by == "file" or (
+        spans.by == "marks"
+        and any("ns" in re.compile(pattern).groupindex for pattern in (spans.name, spans.end))
+    )
+
+
+class SourceState(msgspec.Struct):
+    """How far one source of boundaries has come."""
+
+    process: Process
+    capture: str
+    purposes: tuple[Purpose, ...]
+    watermark: int
+    ended: bool = False
+
+
+class TimelineState(msgspec.Struct):
+    """What a timeline must remember."""
+
+    edges: list[Edge]
+    sources: list[SourceState]
+    reached: dict[str, int]
+    anchor: int | None
+    closed: list[int]
+    partitions: int = 0
+    forgot: bool = False
+
+
+class Timeline:
+    """The cuts known so far and up to when they are all there are."""
+
+    def __init__(self, config: Config) -> None:
+        self._length = duration_ns(config.windows.length) if by_length(config) else 0
+        self._waits = [
+            p for p in PURPOSES if spans_of(config, p).by in ("ranges", "marks", "file")
+        ]
+        self._needs_anchor = {p: reads_application_clock(spans_of(config, p)) for p in PURPOSES}
+        self._follows = {p: spans_of(config, p).by in ("ranges", "marks") for p in PURPOSES}
+        fixed = [t for p in PURPOSES if spans_of(config, p).by == "times" for s in spans_of(config, p).times for t in s]
+        self._from_file = [
+            Edge(t, p, opens, i, application=True)
+            for p in PURPOSES
+            if spans_of(config, p).by == "file"
+            for i, span in enumerate(spans_of(config, p).times)
+            for t, opens in zip(span, (True, False), strict=True)
+        ]
+        self._fixed = fixed
+        self.state = TimelineState([], [], dict.fromkeys(PURPOSES, NONE), None, [])
+        self._cuts: Int64s | None = None
+
+    def restore(self, state: TimelineState) -> None:
+        """Take over what another instance remembered."""
+        self.state = state
+        self._cuts = None
+
+    def apply(self, record: WindowsRecord) -> None:
+        """Take in one record of WINDOWS of this session."""
+        state = self.state
+        if record.closed and record.partition not in state.closed:
+            state.closed.append(record.partition)
+        if record.anchor is not None and state.anchor is None:
+            state.anchor = record.anchor
+            self._cuts = None
+        if record.edges:
+            state.edges.extend(record.edges)
+            state.edges.sort()
+            if len(state.edges) > KEPT_CUTS:
+                state.forgot = True
+                del state.edges[:-KEPT_CUTS]
+            self._cuts = None
+        if record.watermark is not None and record.purposes:
+            self._advance(record)
+        state.partitions = max(state.partitions, record.partitions)
+
+    @property
+    def all_closed(self) -> bool:
+        """Whether every partition's linker has seen the end of the session."""
+        return bool(self.state.partitions) and len(self.state.closed) == self.state.partitions
+
+    def _advance(self, record: WindowsRecord) -> None:
+        state = self.state
+        for source in state.sources:
+            if (source.process, source.capture) == (record.process, record.capture):
+                break
+        else:
+            source = SourceState(record.process, record.capture, record.purposes, NONE)
+            state.sources.append(source)
+        if record.ended:
+            state.sources.remove(source)
+        elif record.watermark is not None:
+            source.watermark = max(source.watermark, record.watermark)
+        for purpose in record.purposes:
+            live = [s.watermark for s in state.sources if purpose in s.purposes]
+            if live:
+                state.reached[purpose] = max(state.reached[purpose], min(live))
+
+    @property
+    def watermark(self) -> int:
+        """Every cut before this time (UTC ns) is known."""
+        if not self._waits or self.all_closed:
+            return END_OF_TIME
+        return min(map(self._watermark, self._waits))
+
+    def _watermark(self, purpose: Purpose) -> int:
+        if self._needs_anchor[purpose] and self.state.anchor is None:
+            return NONE
+        return self.state.reached[purpose] if self._follows[purpose] else END_OF_TIME
+
+    def windows(self, starts: Int64s) -> Int64s:
+        """Return the window of each instant: the cut it follows, NONE before the first."""
+        if self._length:
+            return starts // self._length * self._length
+        cuts = self._all_cuts()
+        found = np.searchsorted(cuts, starts, "right")
+        windows = np.concatenate(([NONE], cuts))[found]
+        if self.state.forgot:
+            windows[found == 0] = starts[found == 0]
+        return windows
+
+    def _all_cuts(self) -> Int64s:
+        if self._cuts is None:
+            times = [*self._fixed]
+            for edge in (*self.state.edges, *self._from_file):
+                if not edge.application:
+                    times.append(edge.time)
+                elif self.state.anchor is not None:
+                    times.append(edge.time - self.state.anchor)
+            self._cuts = np.unique(np.array(times, np.int64))
+        return self._cuts
