@@ -47,7 +47,9 @@ _CRC_AT: Final = 16
 _ALIGN: Final = 64
 _MAX_STRINGS: Final = 1 << 20
 _MAX_COLUMNS: Final = 512
-"""A column takes some 500 bytes even where its record gives it none, so their number is bounded."""
+"""A column takes some 500 bytes even where its record gives it none, so their number is bounded ..."""
+_MAX_STATE_COLUMNS: Final = 1 << 20
+"""... except in states: only their own writer reads them, and they have columns by process."""
 _WIDTHS: Final = (1, 2, 4, 8)
 
 
@@ -84,7 +86,12 @@ class _Directory(msgspec.Struct, frozen=True):
     header: msgspec.Raw
 
 
+class _StateDirectory(_Directory, frozen=True):
+    columns: Annotated[tuple[ColumnEntry, ...], msgspec.Meta(max_length=_MAX_STATE_COLUMNS)]
+
+
 _directory_decoder = msgspec.msgpack.Decoder(_Directory)
+_state_directory_decoder = msgspec.msgpack.Decoder(_StateDirectory)
 _directory_encoder = msgspec.msgpack.Encoder()
 
 
@@ -142,9 +149,9 @@ def pack(
     """Return one record.
 
     `columns` are int64, one-dimensional, of any lengths. `strings` must be valid UTF-8 text
-    of at most `MAX_NAME_BYTES` each (see `cut_name`). At most 512 columns, their names at most
-    64 characters. `keep` names a column that is stored even if its values are all the same, so
-    that a record's size bounds its rows.
+    of at most `MAX_NAME_BYTES` each (see `cut_name`). At most 512 columns (a state: 2**20),
+    their names at most 64 characters. `keep` names a column that is stored even if its values
+    are all the same, so that a record's size bounds its rows.
     """
     entries: list[ColumnEntry] = []
     parts: list[bytes] = []
@@ -214,8 +221,9 @@ def unpack(data: bytes | memoryview) -> Unpacked:
     actual = zlib.crc32(view[_CRC_AT + 4 :], zlib.crc32(b"\0\0\0\0", actual))
     if actual != crc:
         raise DecodeError("record fails its CRC")
+    decoder = _state_directory_decoder if record_type == RecordType.STATE else _directory_decoder
     try:
-        directory = _directory_decoder.decode(view[_PROLOGUE.size : _PROLOGUE.size + head_size])
+        directory = decoder.decode(view[_PROLOGUE.size : _PROLOGUE.size + head_size])
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise DecodeError(f"record header: {error}") from None
     return _unpack_body(record_type, minor, directory, view[body_at:], len(view))

@@ -562,6 +562,12 @@ def test_the_costliest_delta_stays_within_its_bound() -> None:
     assert read(decode_delta, pack(RecordType.DELTA, header, {}), times=48) is not None
 
 
+def test_a_state_may_have_a_column_for_every_table_of_every_process() -> None:
+    """States are not bound to the few columns of events and deltas."""
+    columns = {f"{lane}.work.start": numbers(lane) for lane in range(1_000)}
+    assert plain(unpack(pack(RecordType.STATE, {}, columns)).columns) == plain(columns)
+
+
 def test_a_newer_minor_version_is_read() -> None:
     """What a later program adds is read past: another minor version is no obstacle."""
     record = bytearray(events_record(Kind.KERNELS))
