@@ -58,7 +58,11 @@ class Boundaries:
         self._by_ranges = [p for p in PURPOSES if self._spans[p].by == "ranges"]
         self._by_marks = [p for p in PURPOSES if self._spans[p].by == "marks"]
         self._slack = max(
-            (duration_ns(s.slack) for s in self._spans.values() if s.by == "marks" and reads_application_clock(s)),
+            (
+                duration_ns(s.slack)
+                for s in self._spans.values()
+                if s.by == "marks" and reads_application_clock(s)
+            ),
             default=0,
         )
         self._clock_mark = re.compile(config.clock.mark)
@@ -140,9 +144,7 @@ class Boundaries:
         state.decided = True
         role = role_of(self._config.roles, lane.state.process, lane.state.facts)
         state.purposes = tuple(
-            p
-            for p in PURPOSES
-            if self._spans[p].by in ("ranges", "marks") and self._spans[p].role == role
+            p for p in PURPOSES if self._spans[p].by in ("ranges", "marks") and self._spans[p].role == role
         )
         state.is_clock = role == self._config.clock.role and any(
             map(reads_application_clock, self._spans.values())
@@ -159,9 +161,7 @@ class Boundaries:
             return edges
         ranges["purposes"] = ranges["purposes"].copy()
         for row in rows.tolist():
-            start, end, span, bits = (
-                int(ranges[c][row]) for c in ("start", "end", "ordinal", "purposes")
-            )
+            start, end, span, bits = (int(ranges[c][row]) for c in ("start", "end", "ordinal", "purposes"))
             for i, purpose in enumerate(PURPOSES):
                 opening, closing = 1 << i, 1 << (i + _CLOSING_SHIFT)
                 if bits & opening:
@@ -170,7 +170,7 @@ class Boundaries:
                         self.late += 1
                         bits &= ~closing
                     elif purpose in self.state.purposes:
-                        edges.append(Edge(start, purpose, True, span))
+                        edges.append(Edge(start, purpose, opens=True, span=span))
                 if bits & closing and (end < watermark or watermark == END_OF_TIME):
                     bits &= ~closing
                     # A range without end lasts as long as its capture.
@@ -179,7 +179,7 @@ class Boundaries:
                         self.late += 1
                         close = before
                     if purpose in self.state.purposes:
-                        edges.append(Edge(close, purpose, False, span))
+                        edges.append(Edge(close, purpose, opens=False, span=span))
             ranges["purposes"][row] = bits
         return edges
 
@@ -209,12 +209,16 @@ class Boundaries:
         application = reading is not None
         if opens:
             self.state.open_marks[purpose] = mark.ordinal
-            edges = [Edge(time, purpose, True, mark.ordinal, application)]
+            edges = [Edge(time, purpose, opens=True, span=mark.ordinal, application=application)]
             if mark.duration >= 0:
-                edges.append(Edge(time + mark.duration, purpose, False, mark.ordinal, application))
+                edges.append(
+                    Edge(
+                        time + mark.duration, purpose, opens=False, span=mark.ordinal, application=application
+                    )
+                )
             return edges
         span = self.state.open_marks.pop(purpose, None)
-        return [] if span is None else [Edge(time, purpose, False, span, application)]
+        return [] if span is None else [Edge(time, purpose, opens=False, span=span, application=application)]
 
     def _first_anchor(self, watermark: int) -> int | None:
         state = self.state

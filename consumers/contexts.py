@@ -13,7 +13,12 @@ from schemas.config import Config, Context
 
 DEFAULT_REWRITES = (
     # PyTorch's emit_nvtx writes ", seq = 12", ", op_id = 34" and sizes after the operator's name.
-    (re.compile(r",? ?\b(?:op_id|op_ids|seq|seq_id|sequence_number) ?[=:] ?\[?-?[0-9]+(?:, ?-?[0-9]+)*\]?"), ""),
+    (
+        re.compile(
+            r",? ?\b(?:op_id|op_ids|seq|seq_id|sequence_number) ?[=:] ?\[?-?[0-9]+(?:, ?-?[0-9]+)*\]?"
+        ),
+        "",
+    ),
     (re.compile(r"(?<=[^\s#])\s*#[0-9]+\b"), ""),
 )
 """Counters that libraries append to range names; with them no two ranges would share a group."""
@@ -64,9 +69,7 @@ class Contexts:
 
     def __init__(self, config: Config) -> None:
         self._rules = rewrites(config.context)
-        self._counters = [
-            (i, re.compile(rows.context)) for i, rows in enumerate(config.rows) if rows.context
-        ]
+        self._counters = [(i, re.compile(rows.context)) for i, rows in enumerate(config.rows) if rows.context]
         self.elements: list[Element] = []
         self._element_ids: dict[Element, int] = {}
         self._by_name: dict[str, int] = {}

@@ -39,9 +39,7 @@ class Counters:
         """Return the range counters that a range of this name may be for, as bits by their place."""
         return sum(1 << bit for bit, (_, p) in enumerate(self._of_ranges) if p.search(name))
 
-    def count_ranges(
-        self, ranges: Table, names: Sequence[str], contexts: Int64s, elements: Int64s
-    ) -> Table:
+    def count_ranges(self, ranges: Table, names: Sequence[str], contexts: Int64s, elements: Int64s) -> Table:
         """Return what is counted of `ranges` (start, counters); `contexts` hold at their starts."""
         counted: list[tuple[int, int, int]] = []
         rows = zip(

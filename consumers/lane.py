@@ -21,7 +21,7 @@ from consumers.counters import COUNTED, Counters
 from consumers.ranges import OPEN, contexts_at, newly_crossing
 from consumers.seen import Seen
 from consumers.tables import Table, concat, empty, rows_of, runs_of, take
-from schemas.columns import Int64s
+from schemas.columns import Flags, Int64s
 from schemas.config import Config, duration_ns
 from schemas.deltas import Anchor, Fact, RoleMatch
 from schemas.events import Batch, Clock
@@ -227,9 +227,7 @@ class Lane:
             if fact.key.startswith(("process.", "thread.")):
                 self.state.facts.append(fact)
 
-    def _collect_work(
-        self, kind: int, columns: Table, ordinals: Int64s, strings: Sequence[str]
-    ) -> None:
+    def _collect_work(self, kind: int, columns: Table, ordinals: Int64s, strings: Sequence[str]) -> None:
         names: Int64s | int = 0
         if kind != Kind.GRAPHS:
             index = columns["name" if kind == Kind.KERNELS else "operation"]
@@ -282,9 +280,7 @@ class Lane:
     def _untold_roles(self) -> list[tuple[int, re.Pattern[str]]]:
         return [(i, p) for i, p in self._role_rules if self.state.roles.get(i, _NOBODY) is not None]
 
-    def _propose_roles(
-        self, time: Int64s, ordinals: Int64s, name: Int64s, strings: Sequence[str]
-    ) -> None:
+    def _propose_roles(self, time: Int64s, ordinals: Int64s, name: Int64s, strings: Sequence[str]) -> None:
         """Look for the first range that matches each role rule not told of yet."""
         for rule, pattern in self._untold_roles():
             found = {i: m for i in _used(name) if (m := pattern.search(strings[i]))}
@@ -361,9 +357,7 @@ class Lane:
     def _resolve(self) -> None:
         """Fix the context and class of every launch the watermark has passed."""
         launches = self.launches
-        due = np.flatnonzero(
-            (launches["context"] == UNRESOLVED) & (launches["start"] < self.state.watermark)
-        )
+        due = np.flatnonzero((launches["context"] == UNRESOLVED) & (launches["start"] < self.state.watermark))
         if not len(due):
             return
         threads, starts = launches["thread"][due], launches["start"][due]
@@ -396,9 +390,7 @@ class Lane:
         asked = take(ranges, due)
         contexts = self._contexts_at(asked["thread"], asked["start"])
         names = [self.text(n) for n in asked["name"].tolist()]
-        self.counted.append(
-            self._counters.count_ranges(asked, names, contexts, self._elements(asked))
-        )
+        self.counted.append(self._counters.count_ranges(asked, names, contexts, self._elements(asked)))
         ranges["counters"] = ranges["counters"].copy()
         ranges["counters"][due] = 0
 
@@ -433,9 +425,9 @@ class Lane:
         work: Table,
         launches: Table,
         found: Int64s,
-        due: np.ndarray,  # type: ignore[type-arg]
-        contested: np.ndarray,  # type: ignore[type-arg]
-        used: np.ndarray,  # type: ignore[type-arg]
+        due: Flags,
+        contested: Flags,
+        used: Flags,
     ) -> None:
         """Decide again, one by one, about all work whose id is that of a contested launch."""
         ids = np.unique(launches["correlation"][contested])
@@ -451,8 +443,8 @@ class Lane:
         work: Table,
         launches: Table,
         found: Int64s,
-        due: np.ndarray,  # type: ignore[type-arg]
-        used: np.ndarray,  # type: ignore[type-arg]
+        due: Flags,
+        used: Flags,
     ) -> None:
         """Note which work could have had a launch that other work was decided on."""
         if not used.any():
@@ -503,7 +495,7 @@ class Lane:
             }
         )
 
-    def _count_odd(self, work: Table, kernels, linked, lag: Int64s) -> None:  # type: ignore[no-untyped-def]
+    def _count_odd(self, work: Table, kernels: Flags, linked: Flags, lag: Int64s) -> None:
         duration = work["duration"][kernels]
         self.count("negative_durations", int((duration < 0).sum()))
         self.count("zero_durations", int((duration == 0).sum()))
@@ -511,11 +503,14 @@ class Lane:
         both = kernels & linked
         self.count("launched_after_start", int((lag[both] < 0).sum()))
         devices = work["device"][both]
-        for device in np.unique(devices).tolist():
-            least = int(lag[both][devices == device].min())
-            self.clock_offsets[device] = min(self.clock_offsets.get(device, OPEN), least)
+        order = np.argsort(devices, kind="stable")
+        begins = runs_of(devices[order])
+        if len(begins):
+            least = np.minimum.reduceat(lag[both][order], begins).tolist()
+            for device, lag_of in zip(devices[order][begins].tolist(), least, strict=True):
+                self.clock_offsets[device] = min(self.clock_offsets.get(device, OPEN), lag_of)
 
-    def _positions(self, work: Table, at: Int64s, in_graph) -> tuple[Int64s, Int64s]:  # type: ignore[no-untyped-def]
+    def _positions(self, work: Table, at: Int64s, in_graph: Flags) -> tuple[Int64s, Int64s]:
         """Return each row's position in its graph and whether it is the first of its replay.
 
         The node's number where the source has it; else, of kernels that came in time, the rank

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from consumers.tables import Table, combine, take
-from schemas.columns import Int64s
+from schemas.columns import Flags, Int64s
 from schemas.types import NONE
 
 NOT_FOUND = -1
@@ -13,9 +13,7 @@ NOT_FOUND = -1
 
 def in_order(launches: Table) -> Table:
     """Return the launches by correlation id, then by start, then by ordinal."""
-    return take(
-        launches, np.lexsort((launches["ordinal"], launches["start"], launches["correlation"]))
-    )
+    return take(launches, np.lexsort((launches["ordinal"], launches["start"], launches["correlation"])))
 
 
 def earliest(launches: Table, correlations: Int64s, starts: Int64s, age: int, wait: int) -> Int64s:
@@ -32,9 +30,7 @@ def earliest(launches: Table, correlations: Int64s, starts: Int64s, age: int, wa
     several[:-2] = ids[1:] == ids[:-1]
     crowded = np.flatnonzero(several[rows])
     if len(crowded):
-        rows[crowded] = _first_not_before(
-            ids, times, correlations[crowded], starts[crowded] - age
-        )
+        rows[crowded] = _first_not_before(ids, times, correlations[crowded], starts[crowded] - age)
     at = np.minimum(rows, len(ids) - 1)
     fits = (
         (ids[at] == correlations)
@@ -58,7 +54,7 @@ def share_out(
     age: int,
     wait: int,
     watermark: int,
-    used: np.ndarray,  # type: ignore[type-arg]
+    used: Flags,
 ) -> Int64s:
     """Return the launches of work that competes for them, NOT_FOUND where none is left.
 
@@ -77,11 +73,7 @@ def share_out(
         if row is None:
             row = int(np.searchsorted(ids, correlation, "left"))
         # Starts ascend, so what is used up or too old now stays so for the work that follows.
-        while (
-            row < len(ids)
-            and ids[row] == correlation
-            and (used[row] or times[row] < start - age)
-        ):
+        while row < len(ids) and ids[row] == correlation and (used[row] or times[row] < start - age):
             row += 1
         begins[correlation] = row
         if row < len(ids) and ids[row] == correlation and times[row] <= start + wait:

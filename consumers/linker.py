@@ -7,6 +7,7 @@ with windows and sums it into deltas.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -16,12 +17,12 @@ from consumers import counters as counting
 from consumers.contexts import Contexts, Element, Names
 from consumers.counters import Counters
 from consumers.lane import CLOSINGS, LAUNCHES, RANGES, ROWS, UNRESOLVED, WORK, Lane, LaneState
-from consumers.summing import Sums, records, sum_rows
+from consumers.summing import records, sum_rows
 from consumers.tables import Table, concat, empty, rows_of, take
 from consumers.timeline import Timeline, TimelineState
 from schemas.columns import Int64s, RecordType, pack, unpack
 from schemas.config import Config
-from schemas.deltas import CaptureState, DeltaHeader, encode_delta, Delta
+from schemas.deltas import CaptureState, Delta, DeltaHeader, encode_delta
 from schemas.errors import DecodeError, DigestMismatchError
 from schemas.events import Batch, decode
 from schemas.records import DeadLetter, Output, Record, Topic, encode_dead_letter
@@ -68,13 +69,12 @@ class Linker:
     def apply(self, record: Record) -> None:
         """Take in a record of EVENTS or WINDOWS; what cannot be read becomes a dead letter."""
         try:
-            if record.value is None:
-                raise DecodeError("record has no value")
+            value = b"" if record.value is None else record.value
             if record.topic == Topic.WINDOWS:
-                windows = decode_windows(record.value)
+                windows = decode_windows(value)
                 self._session(windows.session).timeline.apply(windows)
             else:
-                self._apply_batch(decode(record.value))
+                self._apply_batch(decode(value))
         except DecodeError as error:
             self._bury(record, error.what)
 
@@ -87,9 +87,7 @@ class Linker:
 
     def _bury(self, record: Record, reason: str) -> None:
         value = None if record.value is None else bytes(record.value)
-        letter = DeadLetter(
-            reason, record.topic.value, record.partition, record.offset, record.key, value
-        )
+        letter = DeadLetter(reason, record.topic.value, record.partition, record.offset, record.key, value)
         key = record.key or b""
         self._output(Topic.DEAD_LETTER, key, encode_dead_letter(letter))
         # Whose it was is not known, so it counts against every session it may be of.
@@ -170,9 +168,7 @@ class Linker:
         if session.dead_letters or session.unknown_kinds:
             counters = {"dead_letters": session.dead_letters, "unknown_kinds": session.unknown_kinds}
             session.dead_letters = session.unknown_kinds = 0
-            header = msgspec.structs.replace(
-                header, counters={k: v for k, v in counters.items() if v}
-            )
+            header = msgspec.structs.replace(header, counters={k: v for k, v in counters.items() if v})
         waiting = any(lane.rows or lane.counted for lane in session.lanes.values())
         if session.ended and not session.told_end and session.timeline.all_closed and not waiting:
             session.told_end = True
@@ -180,9 +176,7 @@ class Linker:
         if header.counters or header.session_end:
             self._output(Topic.DELTAS, name.encode(), encode_delta(Delta(header, {}, ())))
 
-    def _flush_process(
-        self, session: str, process: Process, timeline: Timeline, lanes: list[Lane]
-    ) -> None:
+    def _flush_process(self, session: str, process: Process, timeline: Timeline, lanes: list[Lane]) -> None:
         rows = concat([t for lane in lanes for t in lane.rows] or [empty(ROWS)])
         ready = (rows["kind"] != Kind.KERNELS) | (rows["start"] < timeline.watermark)
         counted = self._counted(lanes, rows, timeline)
@@ -241,9 +235,7 @@ class Linker:
         writer = _StateWriter(self._names, self._contexts)
         sessions = []
         for name, session in self._sessions.items():
-            lanes = [
-                _LaneEntry(lane.state, writer.add(lane)) for lane in session.lanes.values()
-            ]
+            lanes = [_LaneEntry(lane.state, writer.add(lane)) for lane in session.lanes.values()]
             sessions.append(
                 _SessionEntry(name, session.timeline.state, lanes, session.ended, session.told_end)
             )
@@ -383,7 +375,7 @@ class _StateWriter:
         """Return the contexts referred to, parents first, as (parent's number, element)."""
         return self._nodes
 
-    def _map(self, values: Int64s, number) -> Int64s:  # type: ignore[no-untyped-def]
+    def _map(self, values: Int64s, number: Callable[[int], int]) -> Int64s:
         uniques, inverse = np.unique(values, return_inverse=True)
         return np.array([number(v) for v in uniques.tolist()], np.int64)[inverse]
 
@@ -428,6 +420,3 @@ def _capture_state(lane: Lane) -> CaptureState:
         missing={kind: seen.missing for kind, seen in state.seen.items() if seen.missing},
         pending=lane.pending + sum(map(rows_of, lane.rows)),
     )
-
-
-__all__ = ["Linker", "Sums"]

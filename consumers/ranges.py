@@ -14,7 +14,7 @@ import numpy as np
 
 from consumers.contexts import ROOT, Contexts
 from consumers.tables import Table, runs_of, take
-from schemas.columns import Int64s
+from schemas.columns import Flags, Int64s
 from schemas.types import NONE
 
 OPEN = 2**63 - 1
@@ -121,7 +121,7 @@ def _descend(
     levels[index] = level[stretch_of]
 
 
-def newly_crossing(ranges: Table, watermark: int) -> np.ndarray:  # type: ignore[type-arg]
+def newly_crossing(ranges: Table, watermark: int) -> Flags:
     """Return for each row whether it crosses a range that began before it and is now closed.
 
     A range crosses another of its thread if it began strictly within it and outlives it. Ends at

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from consumers.contexts import ROOT, Contexts, Names
-from consumers.counters import COUNTED
 from consumers.tables import Table, combine, rows_of, runs_of, take
-from schemas.columns import Int64s
+from schemas.columns import Flags, Int64s
 from schemas.deltas import TABLES, Delta, DeltaHeader, encode_delta
 from schemas.events import MAX_RECORD_BYTES
 from schemas.quantiles import bucket_of
@@ -33,7 +33,7 @@ class Sums(NamedTuple):
     opaque: Table
 
 
-def sum_rows(rows: Table, ready: np.ndarray, contexts: Contexts, names: Names) -> Sums:  # type: ignore[type-arg]
+def sum_rows(rows: Table, ready: Flags, contexts: Contexts, names: Names) -> Sums:
     """Sum linked rows; `window` is among their columns.
 
     Rows that are not `ready` have no window yet: they only introduce their groups.
@@ -75,54 +75,71 @@ def _sum_by(rows: Table, key: tuple[str, ...], **sums: str | None) -> Table:
     return result
 
 
-def _groups(rows: Table, ready: np.ndarray, contexts: Contexts, names: Names) -> tuple[Table, Table, Table]:  # type: ignore[type-arg]
+def _groups(rows: Table, ready: Flags, contexts: Contexts, names: Names) -> tuple[Table, Table, Table]:
     """Return the groups in order of admission, and their statistics by window."""
     keys = combine(*(rows[name] for name in GROUP)) if rows_of(rows) else np.zeros(0, np.int64)
-    uniques, firsts, code = np.unique(keys, return_index=True, return_inverse=True)
-    admitted = _admission(rows, code, len(uniques), contexts, names)
-    number = np.empty(len(uniques), np.int64)
-    number[admitted] = np.arange(len(uniques))
-    at = firsts[admitted]
-    group = {name: rows[name][at] for name in GROUP}
-    group["first"] = np.bincount(code, rows["new"], len(uniques)).astype(np.int64)[admitted] > 0
-    code = number[code][ready]
-    window, duration = rows["window"][ready], rows["duration"][ready]
-    windows, window_code = np.unique(window, return_inverse=True)
+    windows, window = np.unique(rows["window"], return_inverse=True)
+    # Rows without a window take part as if of one more, which is left out of the statistics.
+    window = np.where(ready, window, len(windows))
+    duration = rows["duration"]
     buckets = bucket_of(duration)
-    key = combine(code, window_code, buckets)
+    key = combine(keys, window, buckets)
     order = np.argsort(key, kind="stable")
-    code, window_code, duration = code[order], window_code[order], duration[order]
-    cells = code * len(windows) + window_code
-    begins = runs_of(cells)
-    stat = {"group": code[begins], "window": windows[window_code[begins]]}
-    stat["count"] = np.diff(begins, append=len(cells))
+    keys, window, duration, key = keys[order], window[order], duration[order], key[order]
+    group_begins = runs_of(keys)
+    is_new = rows["new"][order]
+    admitted = _admission(rows, order, group_begins, contexts, names)
+    number = np.empty(len(group_begins), np.int64)
+    number[admitted] = np.arange(len(group_begins))
+    at = order[group_begins[admitted]]
+    group = {name: rows[name][at] for name in GROUP}
+    group["first"] = _fold(np.maximum, is_new, group_begins)[admitted]
+    begins = runs_of(combine(keys, window))
+    of_group = number[np.searchsorted(group_begins, begins, "right") - 1]
+    stat = {"group": of_group, "window": np.append(windows, NONE)[window[begins]]}
+    stat["count"] = np.diff(begins, append=len(keys))
     for name, fold in (("total", np.add), ("min", np.minimum), ("max", np.maximum)):
-        stat[name] = fold.reduceat(duration, begins) if len(begins) else duration
-    parts = runs_of(key[order])
+        stat[name] = _fold(fold, duration, begins)
+    parts = runs_of(key)
     bucket = {
         "stat": np.searchsorted(begins, parts, "right") - 1,
         "bucket": buckets[order][parts],
         "count": np.diff(parts, append=len(key)),
     }
-    return group, stat, bucket
+    return group, *_in_order(stat, bucket, window[begins] < len(windows))
 
 
-def _admission(rows: Table, code: Int64s, groups: int, contexts: Contexts, names: Names) -> Int64s:
-    """Return the groups in the order they are admitted in.
+def _fold(fold: np.ufunc, values: Int64s, begins: Int64s) -> Int64s:
+    result: Int64s = fold.reduceat(values, begins) if len(begins) else values
+    return result
 
-    That of their first new row's decision, ties by key; groups without new rows come last.
+
+def _in_order(stat: Table, bucket: Table, kept: Flags) -> tuple[Table, Table]:
+    """Return the `kept` statistics by group, and the buckets in the order of their statistics."""
+    rows = np.flatnonzero(kept)
+    rows = rows[np.argsort(stat["group"][rows], kind="stable")]
+    place = np.full(len(kept), -1, np.int64)
+    place[rows] = np.arange(len(rows))
+    bucket = take(bucket, kept[bucket["stat"]])
+    bucket = bucket | {"stat": place[bucket["stat"]]}
+    return take(stat, rows), take(bucket, np.argsort(bucket["stat"], kind="stable"))
+
+
+def _admission(rows: Table, order: Int64s, begins: Int64s, contexts: Contexts, names: Names) -> Int64s:
+    """Return the groups (the runs of `order` that begin at `begins`) in order of admission.
+
+    That is the order of their first new row's decision, ties by key; those without one come last.
     """
     new = np.flatnonzero(rows["new"] == 1)
-    decided = np.full(groups, len(code), np.int64)
-    order = new[np.lexsort((rows["due"][new], rows["advance"][new]))]
-    np.minimum.at(decided, code[order], np.arange(len(order)))
-    admitted = np.argsort(decided, kind="stable")
-    count = int((decided < len(code)).sum())
-    first = order[decided[admitted[:count]]]
-    tie = (np.diff(rows["due"][first]) == 0) & (np.diff(rows["advance"][first]) == 0)
+    decided = np.full(rows_of(rows), rows_of(rows), np.int64)
+    decided_order = new[np.lexsort((rows["due"][new], rows["advance"][new]))]
+    decided[decided_order] = np.arange(len(new))
+    first = _fold(np.minimum, decided[order], begins)
+    admitted = np.argsort(first, kind="stable")
+    introduced = admitted[first[admitted] < rows_of(rows)]
+    at = decided_order[first[introduced]]
+    tie = (np.diff(rows["due"][at]) == 0) & (np.diff(rows["advance"][at]) == 0)
     for low, high in _runs_of_ties(tie):
-        part = admitted[low:high]
-        at = first[low:high]
         text = [
             (
                 int(rows["device"][i]),
@@ -131,13 +148,14 @@ def _admission(rows: Table, code: Int64s, groups: int, contexts: Contexts, names
                 int(rows["graph"][i]),
                 int(rows["position"][i]),
             )
-            for i in at.tolist()
+            for i in at[low:high].tolist()
         ]
+        part = admitted[low:high]
         admitted[low:high] = part[sorted(range(len(text)), key=text.__getitem__)]
     return admitted
 
 
-def _runs_of_ties(tie: np.ndarray) -> Iterator[tuple[int, int]]:  # type: ignore[type-arg]
+def _runs_of_ties(tie: Flags) -> Iterator[tuple[int, int]]:
     edges = np.flatnonzero(np.diff(np.concatenate(([0], tie.astype(np.int8), [0]))))
     for low, high in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         yield low, high + 1
@@ -151,16 +169,9 @@ def records(
     groups = rows_of(sums.group)
     bounds = [*range(0, groups, _GROUPS_A_RECORD), groups] if groups else [0, 0]
     small = sums._asdict() | {"rows": rows}
-    for low, high in zip(bounds, bounds[1:], strict=False):
+    for low, high in itertools.pairwise(bounds):
         yield from _fitting(header, small, low, high, contexts, names)
-        header = DeltaHeader(
-            header.session, header.config_digest, header.partition, header.process
-        )
-        small |= {
-            name: {c: v[:0] for c, v in table.items()}
-            for name, table in small.items()
-            if name not in ("group", "stat", "bucket")
-        }
+        header, small = _groups_only(header, small)
 
 
 def _fitting(
@@ -172,12 +183,17 @@ def _fitting(
         return
     half = (low + high) // 2
     yield from _fitting(header, tables, low, half, contexts, names)
+    header, tables = _groups_only(header, tables)
+    yield from _fitting(header, tables, half, high, contexts, names)
+
+
+def _groups_only(header: DeltaHeader, tables: dict[str, Table]) -> tuple[DeltaHeader, dict[str, Table]]:
+    """Return what the further records of one commit carry: all else went with the first."""
     bare = DeltaHeader(header.session, header.config_digest, header.partition, header.process)
-    rest = {
+    return bare, {
         name: table if name in ("group", "stat", "bucket") else {c: v[:0] for c, v in table.items()}
         for name, table in tables.items()
     }
-    yield from _fitting(bare, rest, half, high, contexts, names)
 
 
 def _delta(

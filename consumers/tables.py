@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from schemas.columns import Int64s
+from schemas.columns import Flags, Int64s
+from schemas.types import NONE
 
 Table = dict[str, Int64s]
 """Columns by name, all int64 and of one length."""
@@ -29,8 +30,10 @@ def concat(tables: Sequence[Table]) -> Table:
     return {name: np.concatenate([t[name] for t in tables]) for name in tables[0]}
 
 
-def take(table: Table, index: np.ndarray) -> Table:  # type: ignore[type-arg]
+def take(table: Table, index: Flags | Int64s) -> Table:
     """Return the rows that `index` names, by boolean mask or by row numbers."""
+    if index.dtype == bool and index.all():
+        return table
     return {name: values[index] for name, values in table.items()}
 
 
@@ -48,6 +51,11 @@ def combine(*columns: Int64s) -> Int64s:
         low, high = int(values.min()), int(values.max())
         if low == high:
             continue
+        if low == NONE:
+            # "No value" lies far from all values: move it next to them.
+            has = values != NONE
+            low = int(values.min(where=has, initial=high)) - 1
+            values = np.where(has, values, low)  # noqa: PLW2901
         width = high - low + 1
         if width >= 1 << 31:
             uniques, values = np.unique(values, return_inverse=True)  # noqa: PLW2901

@@ -63,12 +63,16 @@ class Timeline:
 
     def __init__(self, config: Config) -> None:
         self._length = duration_ns(config.windows.length) if by_length(config) else 0
-        self._waits = [
-            p for p in PURPOSES if spans_of(config, p).by in ("ranges", "marks", "file")
-        ]
+        self._waits = [p for p in PURPOSES if spans_of(config, p).by in ("ranges", "marks", "file")]
         self._needs_anchor = {p: reads_application_clock(spans_of(config, p)) for p in PURPOSES}
         self._follows = {p: spans_of(config, p).by in ("ranges", "marks") for p in PURPOSES}
-        fixed = [t for p in PURPOSES if spans_of(config, p).by == "times" for s in spans_of(config, p).times for t in s]
+        fixed = [
+            t
+            for p in PURPOSES
+            if spans_of(config, p).by == "times"
+            for s in spans_of(config, p).times
+            for t in s
+        ]
         self._from_file = [
             Edge(t, p, opens, i, application=True)
             for p in PURPOSES

@@ -36,6 +36,9 @@ from schemas.errors import DecodeError
 Int64s = npt.NDArray[np.int64]
 """A one-dimensional array of int64."""
 
+Flags = npt.NDArray[np.bool_]
+"""A one-dimensional array of bool."""
+
 MAGIC: Final = b"GPUL"
 MAJOR: Final = 1
 MINOR: Final = 0
