@@ -122,7 +122,7 @@ def _captures(parser: argparse.ArgumentParser) -> None:
         "--partitions",
         type=_count,
         metavar="N",
-        help="how many partitions the events are spread over (default: 2)",
+        help="how many partitions the events are spread over (default: 1 with run, 4 with publish)",
     )
     parser.add_argument(
         "--cpu-ops", action="store_true", help="take PyTorch's cpu_op events for ranges, too (Kineto traces)"
@@ -179,6 +179,11 @@ def _add_publish(parser: argparse.ArgumentParser) -> None:
             "--to", type=Path, metavar="DIR", required=True, help="folder of segments (made if need be)"
         ),
         "folder",
+    )
+    parser.add_argument(
+        "--keep-open",
+        action="store_true",
+        help="do not end the session: more captures of it will be published",
     )
     _logs(parser)
     parser.set_defaults(command=_lazy("publish"))

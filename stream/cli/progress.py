@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
@@ -17,9 +16,8 @@ class Progress:
     Use as a context manager; `update` may be called as often as one likes.
     """
 
-    def __init__(self, title: str, *, shown: bool | None = None) -> None:
-        self._title = title
-        self._shown = sys.stderr.isatty() if shown is None else shown
+    def __init__(self, *, shown: bool) -> None:
+        self._shown = shown
         self._bar: Bar | None = None
         self._task: TaskID | None = None
 
@@ -39,16 +37,19 @@ class Progress:
                 console=Console(stderr=True),
                 transient=True,
             )
-            self._task = self._bar.add_task(self._title, total=None, rate="")
+            self._task = self._bar.add_task("starting", total=None, rate="")
             self._bar.start()
         return self
 
-    def update(self, done: int, total: int) -> None:
-        """Say how many of how many events are done; `total` 0: not known yet."""
+    def update(self, title: str, done: int, total: int) -> None:
+        """Say what is going on and how many of how many rows are done; `total` 0: not known yet."""
         if self._bar is None or self._task is None:
             return
+        if self._bar.tasks[0].description != title:
+            # Rate and time left are those of this part of the work.
+            self._bar.reset(self._task, description=title)
         speed = self._bar.tasks[0].speed
-        rate = f"{speed / 1e6:.2f} M events/s" if speed else ""
+        rate = f"{speed / 1e6:.2f} M rows/s" if speed else ""
         self._bar.update(self._task, completed=done, total=total or None, rate=rate)
 
     def __exit__(

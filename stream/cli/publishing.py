@@ -1,0 +1,204 @@
+"""Publishing captures: in this process, or in a child while this one links what comes.
+
+The child tells its parent how far it has come and what went wrong; it ends with its parent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import time
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import TracebackType
+from typing import Final, NamedTuple, Self
+
+from schemas import errors
+from schemas.errors import GpuLedgerError, InputError
+
+Progress = Callable[[str, int, int], None]
+"""Called with what is going on ("reading", "publishing"), rows done and rows in all."""
+
+_STOP_SECONDS: Final = 5.0
+"""How long a child that was told to end may take before it is made to."""
+
+
+_TELL_SECONDS: Final = 0.1
+"""How often a child tells how far it has come: as often as a person looks."""
+
+
+class Job(NamedTuple):
+    """What is to be published: captures, as one session, to a folder of segments."""
+
+    captures: tuple[Path, ...]
+    session: str
+    folder: Path
+    durable: bool
+    cpu_ops: bool
+    end_session: bool = True
+
+
+class Published(NamedTuple):
+    """What has been published."""
+
+    records: int
+    value_bytes: int
+
+
+def publish_captures(job: Job, progress: Progress) -> Published:
+    """Read the captures and write their events.
+
+    Raises:
+        InputError: one of them is none, or is damaged.
+        OutputError: there is no space for temporary files.
+        TransportError: the folder cannot be written, or another process publishes to it.
+
+    """
+    from stream.producers.publish import publish
+    from stream.producers.source import SourceOptions, open_source
+    from stream.runner import RecordWriter
+    from stream.segments import Segments
+
+    options = SourceOptions(cpu_ops=job.cpu_ops)
+    with contextlib.ExitStack() as stack:
+        sources = []
+        for path in job.captures:
+            sources.append(open_source(path, options))
+            stack.callback(sources[-1].close)
+        transport = stack.enter_context(Segments.open(job.folder, durable=job.durable))
+        with RecordWriter(transport) as writer:
+            for output in publish(
+                sources,
+                job.session,
+                transport.partitions,
+                progress=progress,
+                end_session=job.end_session,
+            ):
+                writer.write(output)
+        return Published(writer.records, writer.value_bytes)
+
+
+class _Failure(NamedTuple):
+    """How an error of the child comes to the parent."""
+
+    kind: str
+    what: str
+    where: str
+    hint: str
+
+
+class _Fault(NamedTuple):
+    """A fault of our own in the child."""
+
+    text: str
+    trace: str
+
+
+_Message = tuple[str, int, int] | _Failure | _Fault
+
+
+class ChildFaultError(RuntimeError):
+    """A fault of our own in the publishing process; its text names it."""
+
+
+class Publisher:
+    """A child process that publishes. Use as a context manager: leaving it ends the child.
+
+    Raises, from `ended`: what `publish_captures` raised in the child; InputError if it was killed.
+    """
+
+    def __init__(self, job: Job, progress: Progress) -> None:
+        self._progress = progress
+        context = multiprocessing.get_context("spawn")
+        self._receiver, sender = context.Pipe(duplex=False)
+        self._child = context.Process(
+            target=_publish_in_child, args=(job, sender, os.getpid()), name="gpu-ledger-publish"
+        )
+        self._child.start()
+        sender.close()
+
+    def ended(self) -> bool:
+        """Return whether all has been published; hand progress on, raise what went wrong."""
+        over = not self._child.is_alive()
+        with contextlib.suppress(EOFError):
+            while self._receiver.poll():
+                self._take(self._receiver.recv())
+        if over and self._child.exitcode:
+            raise _killed(self._child.exitcode)
+        return over
+
+    def _take(self, message: _Message) -> None:
+        match message:
+            case _Failure(kind, what, where, hint):
+                raise getattr(errors, kind)(what, where=where, hint=hint)
+            case _Fault(text, trace):
+                fault = ChildFaultError(text)
+                fault.add_note(trace)
+                raise fault
+            case (title, done, total):
+                self._progress(title, done, total)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._child.is_alive():
+            self._child.terminate()
+            self._child.join(_STOP_SECONDS)
+            if self._child.is_alive():
+                self._child.kill()
+        self._child.join()
+        self._child.close()
+        self._receiver.close()
+
+
+def _killed(code: int) -> GpuLedgerError:
+    if code < 0:
+        name = signal.Signals(-code).name
+        hint = "the machine probably ran out of memory" if -code == signal.SIGKILL else ""
+        return InputError(f"the process that reads the captures was killed by {name}", hint=hint)
+    return InputError(f"the process that reads the captures ended with {code}")
+
+
+def _publish_in_child(job: Job, sender: Connection, parent: int) -> None:
+    # The terminal sends Ctrl-C to both; the parent ends the child by SIGTERM when it is time.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    told = ""
+    told_at = 0.0
+
+    def progress(title: str, done: int, total: int) -> None:
+        nonlocal told, told_at
+        now = time.monotonic()
+        if title == told and now - told_at < _TELL_SECONDS:
+            return
+        told, told_at = title, now
+        if os.getppid() != parent:
+            os._exit(1)  # nobody waits for the outcome any more
+        sender.send((title, done, total))
+
+    message: _Message
+    try:
+        publish_captures(job, progress)
+    except GpuLedgerError as error:
+        message = _Failure(type(error).__name__, error.what, error.where, error.hint)
+    except MemoryError:
+        message = _Failure(InputError.__name__, "out of memory while reading the captures", "", "")
+    except Exception as fault:  # noqa: BLE001  (it is raised again in the parent)
+        place = traceback.extract_tb(fault.__traceback__)[-1]
+        text = f"{type(fault).__name__}: {fault} ({Path(place.filename).name}:{place.lineno})"
+        message = _Fault(text, traceback.format_exc())
+    else:
+        return
+    with contextlib.suppress(OSError):
+        sender.send(message)
