@@ -105,8 +105,10 @@ class Runner:
             self._failpoint("before apply")
             self.processor.apply(record)
             self._failpoint("after apply")
-            self._pending += len(record.value or b"")
+        size = sum(len(record.value or b"") for record in records)
         self.records += len(records)
+        self.value_bytes += size
+        self._pending += size
         self._dirty |= bool(records)
         pace = self.task.pace
         if self._pending >= pace.commit_bytes or self._clock() - self._committed_at >= pace.commit_seconds:
@@ -120,17 +122,16 @@ class Runner:
             TransportError: the task is to be given up and claimed again.
 
         """
-        dirty = self._dirty
-        if dirty:
-            # In this order: the state is the one after the flush.
-            outputs = self.processor.flush()
-            self._claim.commit(outputs, self.processor.snapshot())
-            self.commits += 1
-            self.value_bytes += self._pending
-            self._pending = 0
-            self._dirty = False
+        if not self._dirty:
+            return False
+        # In this order: the state is the one after the flush.
+        outputs = self.processor.flush()
+        self._claim.commit(outputs, self.processor.snapshot())
+        self.commits += 1
+        self._pending = 0
+        self._dirty = False
         self._committed_at = self._clock()
-        return dirty
+        return True
 
     def close(self) -> None:
         """Let go of the task without committing."""
@@ -184,7 +185,8 @@ class Driver:
                 continue
             if not over:
                 time.sleep(idle_seconds)
-            elif not any([runner.commit() for runner in self.runners]):
+            elif not any(runner.commit() for runner in self.runners):
+                # One at a time, in order: what it commits may be input of those behind it.
                 return
 
     def processor(self, name: str) -> Processor:
