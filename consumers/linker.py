@@ -7,29 +7,39 @@ with windows and sums it into deltas.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
 import numpy as np
 
 from consumers import counters as counting
-from consumers.contexts import Contexts, Element, Names
+from consumers.contexts import Contexts, Names
 from consumers.counters import Counters
-from consumers.lane import CLOSINGS, LAUNCHES, RANGES, ROWS, UNRESOLVED, WORK, Lane, LaneState
+from consumers.lane import ROWS, Lane, LaneState
+from consumers.state import (
+    LINKER,
+    VERSION,
+    LinkerState,
+    SessionState,
+    lane_key,
+    read_lane_state,
+    read_linker,
+    read_tables,
+    write_lane,
+    write_linker,
+)
 from consumers.summing import records, sum_rows
 from consumers.tables import Table, concat, empty, rows_of, take
-from consumers.timeline import Timeline, TimelineState
-from schemas.columns import Int64s, RecordType, pack, unpack
+from consumers.timeline import Timeline
 from schemas.config import Config
 from schemas.deltas import CaptureState, Delta, DeltaHeader, encode_delta
-from schemas.errors import DecodeError, DigestMismatchError
+from schemas.errors import DecodeError
 from schemas.events import Batch, decode
 from schemas.records import DeadLetter, Output, Record, Topic, encode_dead_letter
-from schemas.types import END_OF_TIME, Kind, Partition, Process, partition_key
+from schemas.types import END_OF_TIME, NONE, Kind, Partition, Process, partition_key
 from schemas.windows import WindowsRecord, decode_windows, encode_windows
 
-STATE_VERSION: Final = 1
 _COMPACT_ABOVE: Final = 1 << 20
 """Interned texts and contexts above which a flush throws out those that nothing refers to."""
 
@@ -170,6 +180,7 @@ class Linker:
             session.dead_letters = session.unknown_kinds = 0
             header = msgspec.structs.replace(header, counters={k: v for k, v in counters.items() if v})
         waiting = any(lane.rows or lane.counted for lane in session.lanes.values())
+        session.timeline.forget_before(_needed(session))
         if session.ended and not session.told_end and session.timeline.all_closed and not waiting:
             session.told_end = True
             header = msgspec.structs.replace(header, session_end=session.ended)
@@ -230,62 +241,49 @@ class Linker:
 
     # -- state -----------------------------------------------------------------------------
 
-    def snapshot(self) -> bytes:
-        """Return the state after a flush, with only the names and contexts still referred to."""
-        writer = _StateWriter(self._names, self._contexts)
+    def snapshot(self) -> dict[str, bytes]:
+        """Return the state after a flush (see `consumers.state`)."""
+        entries: dict[str, bytes] = {}
         sessions = []
         for name, session in self._sessions.items():
-            lanes = [_LaneEntry(lane.state, writer.add(lane)) for lane in session.lanes.values()]
-            sessions.append(
-                _SessionEntry(name, session.timeline.state, lanes, session.ended, session.told_end)
-            )
-        header = _Header(
-            STATE_VERSION, self._digest, self._partition, sessions, writer.nodes(), self._advances,
-            self._homeless,
-        )  # fmt: skip
-        return pack(RecordType.STATE, header, writer.columns, writer.strings.texts)
+            keys = []
+            for lane in session.lanes.values():
+                keys.append(key := lane_key(name, lane.state))
+                entries.update(write_lane(key, lane, self._names, self._contexts))
+            sessions.append(SessionState(name, session.timeline.state, keys, session.ended, session.told_end))
+        state = LinkerState(VERSION, self._digest, self._partition, sessions, self._advances, self._homeless)
+        entries[LINKER] = write_linker(state)
+        return entries
 
-    def restore(self, state: bytes) -> None:
+    def restore(self, state: Mapping[str, bytes]) -> None:
         """Take over a state that `snapshot` made.
 
         Raises:
-            DecodeError: it is not one, or of a newer version.
+            DecodeError: it is not one, not whole, or of a newer version.
             DigestMismatchError: it was made under another configuration.
 
         """
-        unpacked = unpack(state)
-        try:
-            header = _header_decoder.decode(unpacked.header)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise DecodeError(f"linker state: {error}") from None
-        if unpacked.record_type != RecordType.STATE or header.version > STATE_VERSION:
-            raise DecodeError(
-                f"linker state has version {header.version}, this program reads {STATE_VERSION}"
-            )
-        if header.digest != self._digest:
-            raise DigestMismatchError(
-                f"the session runs under configuration {header.digest}, not {self._digest}",
-                hint="go on with that one, or replay the events under the new one",
-            )
+        header = read_linker(state.get(LINKER, b""), self._digest)
         self._reset()
         self._advances = header.advances
         self._homeless = header.homeless
-        for text in unpacked.strings:
-            self._names.id(text)
-        nodes: list[int] = []
-        for parent, element in header.nodes:
-            above = nodes[parent] if parent >= 0 else parent
-            nodes.append(self._contexts.node(above, self._contexts.add_element(_element(element))))
-        lookup = np.array([*nodes, UNRESOLVED, -1], np.int64)
         for entry in header.sessions:
             timeline = Timeline(self._config)
             timeline.restore(entry.timeline)
             session = _Session(timeline, {}, entry.ended, entry.told_end)
             self._sessions[entry.name] = session
-            for lane_entry in entry.lanes:
-                lane = self._new_lane(lane_entry.state)
+            for key in entry.lanes:
+                lane = self._new_lane(read_lane_state(key, state))
+                lane.restore_tables(read_tables(key, state, self._names, self._contexts))
                 session.lanes[lane.state.process, lane.state.capture] = lane
-                _restore_tables(lane, unpacked.columns, lane_entry.number, lookup)
+
+
+def _needed(session: _Session) -> int:
+    """Return the earliest instant whose window may still be asked for by what comes in time."""
+    instants = [lane.state.watermark for lane in session.lanes.values()]
+    for lane in session.lanes.values():
+        instants += [int(table["start"].min()) for table in (*lane.rows, *lane.counted) if rows_of(table)]
+    return min(instants, default=NONE)
 
 
 def _keep_waiting(lanes: list[Lane], watermark: int) -> None:
@@ -298,113 +296,6 @@ def _keep_waiting(lanes: list[Lane], watermark: int) -> None:
                 rows = take(table, waits)
                 kept.append(rows | {"new": np.zeros(rows_of(rows), np.int64)})
         lane.rows = [concat(kept)] if kept else []
-
-
-class _LaneEntry(msgspec.Struct):
-    state: LaneState
-    number: int
-
-
-class _SessionEntry(msgspec.Struct):
-    name: str
-    timeline: TimelineState
-    lanes: list[_LaneEntry]
-    ended: int
-    told_end: bool
-
-
-class _Header(msgspec.Struct):
-    version: int
-    digest: str
-    partition: int
-    sessions: list[_SessionEntry]
-    nodes: list[tuple[int, Element]]
-    advances: int
-    homeless: int
-
-
-_header_decoder = msgspec.msgpack.Decoder(_Header)
-
-_LANE_TABLES: Final = {
-    "work": WORK,
-    "launches": LAUNCHES,
-    "ranges": RANGES,
-    "closings": CLOSINGS,
-    "rows": ROWS,
-    "counted": counting.COUNTED,
-}
-_TEXTS: Final = {("work", "name"), ("ranges", "name"), ("rows", "name"), ("counted", "fields")}
-_NODES: Final = {("launches", "context"), ("rows", "context")}
-
-
-def _element(element: Element) -> Element:
-    return Element(
-        element.text,
-        tuple((k, v) for k, v in element.fields),
-        tuple((i, tuple((k, v) for k, v in fields)) for i, fields in element.matched),
-    )
-
-
-class _StateWriter:
-    """Collects the tables of lanes, their texts and contexts numbered anew."""
-
-    def __init__(self, names: Names, contexts: Contexts) -> None:
-        self._names = names
-        self._contexts = contexts
-        self._numbers: dict[int, int] = {}
-        self._nodes: list[tuple[int, Element]] = []
-        self.strings = Names()
-        self.columns: dict[str, Int64s] = {}
-        self._lanes = 0
-
-    def add(self, lane: Lane) -> int:
-        """Add the tables of a lane; return the number they are under."""
-        number, self._lanes = self._lanes, self._lanes + 1
-        for name, table in lane.tables().items():
-            for column, values in table.items():
-                if not len(values):
-                    continue
-                if (name, column) in _TEXTS:
-                    values = self._map(values, self._text)  # noqa: PLW2901
-                elif (name, column) in _NODES:
-                    values = self._map(values, self._node)  # noqa: PLW2901
-                self.columns[f"{number}.{name}.{column}"] = values
-        return number
-
-    def nodes(self) -> list[tuple[int, Element]]:
-        """Return the contexts referred to, parents first, as (parent's number, element)."""
-        return self._nodes
-
-    def _map(self, values: Int64s, number: Callable[[int], int]) -> Int64s:
-        uniques, inverse = np.unique(values, return_inverse=True)
-        return np.array([number(v) for v in uniques.tolist()], np.int64)[inverse]
-
-    def _text(self, number: int) -> int:
-        return self.strings.id(self._names.texts[number])
-
-    def _node(self, node: int) -> int:
-        """Return the new number of a context; negative ones stand for themselves."""
-        if node < 0:
-            return node
-        number = self._numbers.get(node)
-        if number is None:
-            contexts = self._contexts
-            parent = self._node(contexts.parents[node])
-            number = self._numbers[node] = len(self._nodes)
-            self._nodes.append((parent, contexts.elements[contexts.node_elements[node]]))
-        return number
-
-
-def _restore_tables(lane: Lane, columns: dict[str, Int64s], number: int, lookup: Int64s) -> None:
-    tables = {}
-    for name, wanted in _LANE_TABLES.items():
-        table = empty(wanted)
-        for column in wanted:
-            values = columns.get(f"{number}.{name}.{column}")
-            if values is not None:
-                table[column] = lookup[values] if (name, column) in _NODES else values
-        tables[name] = table
-    lane.restore_tables(tables)
 
 
 def _capture_state(lane: Lane) -> CaptureState:

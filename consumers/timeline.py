@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import re
 from typing import Final
 
@@ -14,8 +15,8 @@ from schemas.types import END_OF_TIME, NONE, Process
 from schemas.windows import Edge, Purpose, WindowsRecord
 
 PURPOSES: Final[tuple[Purpose, ...]] = ("measured", "steady")
-KEPT_CUTS: Final = 1 << 16
-"""Cuts a linker keeps; a kernel later than that names its window by its own start instead."""
+KEPT_EDGES: Final = 256
+"""Edges kept of a time that is over; a kernel later than that names its window by its own start."""
 
 
 def spans_of(config: Config, purpose: Purpose) -> Spans:
@@ -96,17 +97,30 @@ class Timeline:
             state.closed.append(record.partition)
         if record.anchor is not None and state.anchor is None:
             state.anchor = record.anchor
+            state.edges.sort(key=self._place)
             self._cuts = None
         if record.edges:
             state.edges.extend(record.edges)
-            state.edges.sort()
-            if len(state.edges) > KEPT_CUTS:
-                state.forgot = True
-                del state.edges[:-KEPT_CUTS]
+            state.edges.sort(key=self._place)
             self._cuts = None
         if record.watermark is not None and record.purposes:
             self._advance(record)
         state.partitions = max(state.partitions, record.partitions)
+
+    def forget_before(self, instant: int) -> None:
+        """Let go of edges that only late events could ask for, but the last few."""
+        edges = self.state.edges
+        over = bisect.bisect_left(edges, instant, key=self._place) - KEPT_EDGES
+        if over > 0:
+            del edges[:over]
+            self.state.forgot = True
+            self._cuts = None
+
+    def _place(self, edge: Edge) -> int:
+        """Return an edge's time in UTC ns; one that cannot be placed yet is after all others."""
+        if not edge.application:
+            return edge.time
+        return END_OF_TIME if self.state.anchor is None else edge.time - self.state.anchor
 
     @property
     def all_closed(self) -> bool:
@@ -155,11 +169,7 @@ class Timeline:
 
     def _all_cuts(self) -> Int64s:
         if self._cuts is None:
-            times = [*self._fixed]
-            for edge in (*self.state.edges, *self._from_file):
-                if not edge.application:
-                    times.append(edge.time)
-                elif self.state.anchor is not None:
-                    times.append(edge.time - self.state.anchor)
+            placed = map(self._place, (*self.state.edges, *self._from_file))
+            times = [*self._fixed, *(t for t in placed if t != END_OF_TIME)]
             self._cuts = np.unique(np.array(times, np.int64))
         return self._cuts

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -53,7 +54,7 @@ class Processor(Protocol):
     one restored.
     """
 
-    def restore(self, state: bytes) -> None:
+    def restore(self, state: Mapping[str, bytes]) -> None:
         """Take over a state that `snapshot` made; DecodeError if it cannot be read."""
 
     def apply(self, record: Record) -> None:
@@ -62,8 +63,12 @@ class Processor(Protocol):
     def flush(self) -> list[Output]:
         """Return what has come of the records since the last flush."""
 
-    def snapshot(self) -> bytes:
-        """Return the state after the last `flush`."""
+    def snapshot(self) -> dict[str, bytes]:
+        """Return the state after the last `flush` as entries.
+
+        What stays the same keeps its bytes, so that a transport may write only entries that
+        changed; the state is made of the latest of each, less those that are no longer there.
+        """
 
 
 class DeadLetter(msgspec.Struct, frozen=True):
