@@ -84,14 +84,14 @@ _EVENT_TYPES: Final = (
 
 # Values that hardly vary are part of the statement, since binding is what writing costs; -1 stands
 # for null in whole columns, which numpy has none of.
-INSERT_KERNEL: Final = """INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, 1, 0, ?, ?, ?, ?, ?, ?, 1, 1,
-    64, 132, 1, 1, 128, 1, 1, 0, 0, 0, 95813632, ?, 16384, nullif(?, -1), 0, NULL, NULL, NULL, nullif(?, -1),
-    0, 0, 0, 0, 0, 0, NULL)"""
+INSERT_KERNEL: Final = """INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?, 1, 0, ?, ?, ?, ?, ?, ?, 1,
+    1, 64, 132, 1, 1, 128, 1, 1, 0, 0, 0, 95813632, ?, 16384, nullif(?, -1), 0, NULL, NULL, NULL,
+    nullif(?, -1), 0, 0, 0, 0, 0, 0, NULL)"""
 """start, end, device, stream, correlation, globalPid, names (full, short, mangled), grid, node, graph."""
 INSERT_LAUNCH: Final = "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, ?, ?, 0, NULL)"
 """start, end, class, globalTid, correlation, name."""
-INSERT_COPY: Final = """INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, ?, 1, 0, ?, ?, ?, ?, ?, NULL, 2, 2,
-    NULL, NULL, NULL, NULL, nullif(?, -1), nullif(?, -1), NULL, 1)"""
+INSERT_COPY: Final = """INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, ?, 1, 0, ?, ?, ?, ?, ?, NULL, 2,
+    2, NULL, NULL, NULL, NULL, nullif(?, -1), nullif(?, -1), NULL, 1)"""
 """start, end, device, stream, correlation, globalPid, bytes, kind, migration cause, node."""
 INSERT_SET: Final = """INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES (?, ?, ?, 1, 0, ?, ?, ?, 0, ?,
     nullif(?, -1), 2)"""
