@@ -13,7 +13,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
-import lz4.frame  # type: ignore[import-untyped]
+import lz4.frame
 import zstandard
 from kafka.errors import CorruptRecordError
 from kafka.partitioner import murmur2
