@@ -28,10 +28,10 @@ setup: $(READY) ## make .venv with gpu-ledger and all that its development needs
 
 demo: $(READY) ## make a synthetic capture, run the main job on it, show the result
 	@rm -rf demo && mkdir -p demo
-	@echo '$$ gpu-ledger synth demo/capture'
-	@$(BIN)/gpu-ledger synth demo/capture
-	@echo '$$ gpu-ledger run demo/capture --config examples/world_model.toml --out demo/ledger'
-	@$(BIN)/gpu-ledger run demo/capture --config examples/world_model.toml --out demo/ledger
+	@echo '$$ gpu-ledger synth demo/capture.sqlite'
+	@$(BIN)/gpu-ledger synth demo/capture.sqlite
+	@echo '$$ gpu-ledger run demo/capture.sqlite --config examples/world_model.toml --out demo/ledger'
+	@$(BIN)/gpu-ledger run demo/capture.sqlite --config examples/world_model.toml --out demo/ledger
 	@echo 'The whole ledger: demo/ledger/ledger.json; its groups: demo/ledger/groups.csv'
 
 test: lint types check ## lint, strict types, and every test against the built wheel

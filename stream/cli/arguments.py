@@ -17,6 +17,9 @@ PROGRAM: Final = "gpu-ledger"
 MAX_PARTITIONS: Final = 1024
 """More make no sense in one folder: each is a directory and a linker of its own."""
 
+MAX_SIZE: Final = 1_000_000_000
+"""Of a made-up capture: 200 GB of it."""
+
 SHELLS: Final = ("bash", "zsh", "fish")
 
 
@@ -203,6 +206,31 @@ def _add_config(parser: argparse.ArgumentParser) -> None:
     init.set_defaults(command=_lazy("configuration", "init"))
 
 
+def _add_synth(parser: argparse.ArgumentParser) -> None:
+    _file(parser.add_argument("file", type=Path, metavar="FILE", help="where the capture goes (.sqlite)"))
+    parser.add_argument("--kernels", type=_size, metavar="N", help="how many kernels (default: 1,092,185)")
+    parser.add_argument("--seed", type=_size, default=0, metavar="N", help="another seed, another capture")
+    parser.add_argument(
+        "--shape",
+        choices=("world-model", "ranges"),
+        default="world-model",
+        help="eight ranks of a world model (default), or very many ranges with few kernels",
+    )
+    parser.add_argument("--ranges", type=_size, metavar="N", help="with --shape ranges: how many")
+    _logs(parser)
+    parser.set_defaults(command=_lazy("synth"))
+
+
+def _size(text: str) -> int:
+    try:
+        number = int(text.replace("_", "").replace(",", ""))
+    except ValueError:
+        number = -1
+    if not 0 <= number <= MAX_SIZE:
+        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to {MAX_SIZE:,}, not {text!r}")
+    return number
+
+
 def _add_completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
     parser.set_defaults(command=_lazy("completion"))
@@ -233,6 +261,11 @@ COMMANDS: Final[dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, 
         _add_publish,
         "write the events of captures to a folder of segments",
         ("publish report.sqlite --to events",),
+    ),
+    "synth": (
+        _add_synth,
+        "make up a capture of any size, with its right answers beside it",
+        ("synth capture.sqlite --kernels 100000",),
     ),
     "config": (
         _add_config,

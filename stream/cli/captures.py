@@ -29,7 +29,7 @@ def find_captures(paths: Sequence[Path]) -> list[Path]:
             found.append(path)
             continue
         try:
-            inside = sorted(p for p in path.iterdir() if p.name.endswith(SUFFIXES) and p.is_file())
+            inside = sorted(p for p in path.iterdir() if _looks_like_one(p))
         except OSError as error:
             raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
         # An export lies beside the report it was made of: then the report itself is not meant.
@@ -42,6 +42,11 @@ def find_captures(paths: Sequence[Path]) -> list[Path]:
             )
         found += exports or inside
     return found
+
+
+def _looks_like_one(path: Path) -> bool:
+    # What `synth` writes beside a capture is the truth about it, not another capture.
+    return path.name.endswith(SUFFIXES) and not path.name.endswith(".truth.json") and path.is_file()
 
 
 def label_of(paths: Sequence[Path], given: str | None) -> str:
