@@ -5,7 +5,7 @@
          4     4  format version, 1
          8     4  head length in bytes
         12     4  CRC-32 of the head
-        16        head (msgpack, see `Manifest`), then the state
+        16        head (msgpack, see `Manifest`), then the state (msgpack, a map of its entries)
 
 Readers who only follow the outputs read the head and leave the state alone.
 """
@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import struct
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Self
 
@@ -80,6 +81,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Manifest)
+_state_decoder = msgspec.msgpack.Decoder(dict[str, bytes])
 
 
 def pack_manifest(
@@ -87,20 +89,21 @@ def pack_manifest(
     commit: int,
     ends: dict[TopicPartition, End],
     offsets: dict[TopicPartition, Offset],
-    state: bytes,
+    state: Mapping[str, bytes],
 ) -> bytes:
     """Return a whole manifest file."""
+    entries = _encoder.encode(state)
     head = _encoder.encode(
         Manifest(
             task,
             commit,
             tuple(Written(place.topic, place.partition, end) for place, end in sorted(ends.items())),
             tuple(Read(place.topic, place.partition, offset) for place, offset in sorted(offsets.items())),
-            len(state),
-            zlib.crc32(state),
+            len(entries),
+            zlib.crc32(entries),
         )
     )
-    return b"".join((_PROLOGUE.pack(_MAGIC, _VERSION, len(head), zlib.crc32(head)), head, state))
+    return b"".join((_PROLOGUE.pack(_MAGIC, _VERSION, len(head), zlib.crc32(head)), head, entries))
 
 
 def head_end(data: bytes) -> int:
@@ -183,7 +186,7 @@ class ManifestFile:
         self.head()
         return self._ends
 
-    def state(self) -> bytes | None:
+    def state(self) -> dict[str, bytes] | None:
         """Return the state that goes with the last `head`; None if that was None.
 
         Raises:
@@ -193,12 +196,16 @@ class ManifestFile:
         if self._head is None or self._file is None:
             return None
         try:
-            state = read_at(self._file, self._head.state_size, self._state_at)
+            data = read_at(self._file, self._head.state_size, self._state_at)
         except OSError as error:
             raise TransportError(f"cannot read state: {error.strerror}", where=str(self._path)) from error
-        if len(state) != self._head.state_size or zlib.crc32(state) != self._head.state_crc:
-            raise TransportError("state in manifest is damaged", where=str(self._path), hint=_RESTART)
-        return state
+        try:
+            if len(data) == self._head.state_size and zlib.crc32(data) == self._head.state_crc:
+                state: dict[str, bytes] = _state_decoder.decode(data)
+                return state
+        except (msgspec.DecodeError, ValueError):
+            pass
+        raise TransportError("state in manifest is damaged", where=str(self._path), hint=_RESTART)
 
     def close(self) -> None:
         """Let go of the file."""

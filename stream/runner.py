@@ -256,7 +256,7 @@ class RecordWriter:
 
         """
         if self._outputs:
-            self._claim.commit(self._outputs, b"")
+            self._claim.commit(self._outputs, {})
             self.commits += 1
         self._outputs = []
         self._pending = 0

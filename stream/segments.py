@@ -264,7 +264,7 @@ class SegmentsClaim:
             undo.pop_all()
 
     @property
-    def state(self) -> bytes | None:
+    def state(self) -> Mapping[str, bytes] | None:
         """The state of the last commit before this claim; None if there was none."""
         return self._state
 
@@ -294,7 +294,7 @@ class SegmentsClaim:
         """Return the offset behind the last record polled, of each input that has a beginning."""
         return {p: reader.offset for p, reader in self._readers.items() if reader.offset is not None}
 
-    def commit(self, outputs: Iterable[Output], state: bytes) -> None:
+    def commit(self, outputs: Iterable[Output], state: Mapping[str, bytes]) -> None:
         """Make outputs, state and positions true in one step: see `stream.transport.Claim`.
 
         Raises:
@@ -392,7 +392,7 @@ class SegmentsClaim:
             writer.sync() if self._home.durable else writer.settle()
         self._home.failpoint("after sync")
 
-    def _put_manifest(self, state: bytes) -> None:
+    def _put_manifest(self, state: Mapping[str, bytes]) -> None:
         data = pack_manifest(self._task, self._commit + 1, self._ends, dict(self.positions()), state)
         _replace(self._path, data, durable=self._home.durable, failpoint=self._home.failpoint)
 

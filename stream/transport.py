@@ -100,7 +100,7 @@ class Claim(Protocol):
     """A task held by one owner, from restoring to closing."""
 
     @property
-    def state(self) -> bytes | None:
+    def state(self) -> Mapping[str, bytes] | None:
         """The state of the last commit before this claim; None if there was none."""
 
     def poll(self, max_bytes: int) -> list[Record]:
@@ -118,7 +118,7 @@ class Claim(Protocol):
     def positions(self) -> Mapping[TopicPartition, Offset]:
         """Return the offset behind the last record polled, of each input."""
 
-    def commit(self, outputs: Iterable[Output], state: bytes) -> None:
+    def commit(self, outputs: Iterable[Output], state: Mapping[str, bytes]) -> None:
         """Make outputs, state and positions true in one step.
 
         Raises:
