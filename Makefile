@@ -6,6 +6,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # The built wheel is tested in an environment of its own, so that a file missing from it shows.
 WHEEL := .cache/wheel
+# The program alone, as a user has it, so that a dependency taken from the development tools shows.
+BARE := .cache/bare
 PYTEST_ARGS ?= -n auto
 export RUFF_CACHE_DIR := .cache/ruff
 export UV_NO_PROGRESS := 1
@@ -51,7 +53,9 @@ check: wheel # the tests, run against the installed wheel alone
 	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(WHEEL)
 	@$(BIN)/uv pip install --quiet --python $(WHEEL)/bin/python --require-hashes -r requirements-dev.lock
 	@$(BIN)/uv pip install --quiet --python $(WHEEL)/bin/python --no-deps dist/*.whl
-	GPU_LEDGER_INSTALLED=1 $(WHEEL)/bin/pytest $(PYTEST_ARGS)
+	@$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(BARE)
+	@$(BIN)/uv pip install --quiet --python $(BARE)/bin/python --constraint requirements-dev.lock dist/*.whl
+	GPU_LEDGER_INSTALLED=1 GPU_LEDGER_BARE=$(BARE)/bin/gpu-ledger $(WHEEL)/bin/pytest $(PYTEST_ARGS)
 
 bench: $(READY) ## measure; figures with machine, versions and ratios
 	$(BIN)/python benchmarks/run.py

@@ -28,6 +28,10 @@ class Stopped(BaseException):
         self.number = number
 
 
+class ChildFaultError(RuntimeError):
+    """A fault of our own in a child process; its text is what `fault_text` said there."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     json_errors = False
@@ -79,14 +83,20 @@ def _fault(fault: Exception, *, as_json: bool) -> int:
         import traceback
 
         traceback.print_exception(fault)
-    text = f"{type(fault).__name__}: {fault}"
+    text = str(fault) if isinstance(fault, ChildFaultError) else fault_text(fault)
+    hint = f"run again with {TRACEBACK}=1 and report what it shows"
+    return _say(f"a fault in gpu-ledger itself: {text}; {hint}", 1, as_json=as_json)
+
+
+def fault_text(fault: Exception) -> str:
+    """Return a fault of our own in one line: what, and where it was raised."""
     place = fault.__traceback__
     while place is not None and place.tb_next is not None:
         place = place.tb_next
+    where = ""
     if place is not None:
-        text += f" ({os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno})"  # noqa: PTH119
-    hint = f"run again with {TRACEBACK}=1 and report what it shows"
-    return _say(f"a fault in gpu-ledger itself: {text}; {hint}", 1, as_json=as_json)
+        where = f" ({os.path.basename(place.tb_frame.f_code.co_filename)}:{place.tb_lineno})"  # noqa: PTH119
+    return f"{type(fault).__name__}: {fault}{where}"
 
 
 def _say(text: str, code: int, *, as_json: bool, **parts: str) -> int:

@@ -7,7 +7,8 @@ import sys
 from typing import Final
 
 from schemas.errors import OutputError
-from stream.cli.captures import find_captures, label_of
+from stream.cli.labels import label_of
+from stream.cli.logs import configure
 from stream.cli.progress import Progress
 from stream.cli.publishing import Job, publish_captures
 
@@ -19,7 +20,7 @@ def command(options: argparse.Namespace) -> int:
     """Publish the captures as one session; a second time it changes nothing."""
     from stream.segments import Segments
 
-    captures = find_captures(options.captures)
+    configure(options.log_format)
     label = label_of(options.captures, options.label)
     try:
         options.to.mkdir(parents=True, exist_ok=True)
@@ -27,16 +28,17 @@ def command(options: argparse.Namespace) -> int:
         raise OutputError(f"cannot be made: {error.strerror}", where=str(options.to)) from None
     Segments.create(options.to, partitions=options.partitions or PARTITIONS).close()
     job = Job(
-        captures=tuple(captures),
+        captures=tuple(options.captures),
         session=label,
         folder=options.to,
         durable=True,
         cpu_ops=options.cpu_ops,
+        log_format=options.log_format,
         end_session=not options.keep_open,
     )
     with Progress(shown=options.log_format == "console" and sys.stderr.isatty()) as bar:
         published = publish_captures(job, bar.update)
     sys.stdout.write(
-        f"{label}: {published.records:,} records, {published.value_bytes / 1e6:,.1f} MB, in {options.to}\n"
+        f"{label}: {published.records:,} records, {published.bytes / 1e6:,.1f} MB, in {options.to}\n"
     )
     return 0

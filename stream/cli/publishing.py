@@ -15,10 +15,16 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from schemas import errors
 from schemas.errors import GpuLedgerError, InputError
+from schemas.records import Output
+from stream.cli import ChildFaultError, fault_text
+from stream.cli.logs import configure
+
+if TYPE_CHECKING:
+    from stream.producers.publish import Published
 
 Progress = Callable[[str, int, int], None]
 """Called with what is going on ("reading", "publishing"), rows done and rows in all."""
@@ -40,13 +46,7 @@ class Job(NamedTuple):
     durable: bool
     cpu_ops: bool
     end_session: bool = True
-
-
-class Published(NamedTuple):
-    """What has been published."""
-
-    records: int
-    value_bytes: int
+    log_format: str = "console"
 
 
 def publish_captures(job: Job, progress: Progress) -> Published:
@@ -59,27 +59,29 @@ def publish_captures(job: Job, progress: Progress) -> Published:
 
     """
     from stream.producers.publish import publish
-    from stream.producers.source import SourceOptions, open_source
+    from stream.producers.source import SourceOptions, open_sources
     from stream.runner import RecordWriter
     from stream.segments import Segments
 
-    options = SourceOptions(cpu_ops=job.cpu_ops)
     with contextlib.ExitStack() as stack:
-        sources = []
-        for path in job.captures:
-            sources.append(open_source(path, options))
-            stack.callback(sources[-1].close)
+        sources = open_sources(job.captures, SourceOptions(cpu_ops=job.cpu_ops))
+        for source in sources:
+            stack.callback(source.close)
         transport = stack.enter_context(Segments.open(job.folder, durable=job.durable))
         with RecordWriter(transport) as writer:
-            for output in publish(
+
+            def write(outputs: list[Output]) -> None:
+                for output in outputs:
+                    writer.write(output)
+
+            return publish(
                 sources,
                 job.session,
+                write,
                 transport.partitions,
                 progress=progress,
                 end_session=job.end_session,
-            ):
-                writer.write(output)
-        return Published(writer.records, writer.value_bytes)
+            )
 
 
 class _Failure(NamedTuple):
@@ -99,10 +101,6 @@ class _Fault(NamedTuple):
 
 
 _Message = tuple[str, int, int] | _Failure | _Fault
-
-
-class ChildFaultError(RuntimeError):
-    """A fault of our own in the publishing process; its text names it."""
 
 
 class Publisher:
@@ -188,6 +186,7 @@ def _publish_in_child(job: Job, sender: Connection, parent: int) -> None:
         sender.send((title, done, total))
 
     message: _Message
+    configure(job.log_format)
     try:
         publish_captures(job, progress)
     except GpuLedgerError as error:
@@ -195,9 +194,7 @@ def _publish_in_child(job: Job, sender: Connection, parent: int) -> None:
     except MemoryError:
         message = _Failure(InputError.__name__, "out of memory while reading the captures", "", "")
     except Exception as fault:  # noqa: BLE001  (it is raised again in the parent)
-        place = traceback.extract_tb(fault.__traceback__)[-1]
-        text = f"{type(fault).__name__}: {fault} ({Path(place.filename).name}:{place.lineno})"
-        message = _Fault(text, traceback.format_exc())
+        message = _Fault(fault_text(fault), traceback.format_exc())
     else:
         return
     with contextlib.suppress(OSError):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TextIO
 
 from schemas.errors import printable
 from schemas.ledger import Amount, Ledger, RoleFigures
@@ -32,6 +34,14 @@ class Style(NamedTuple):
 
     width: int = 100
     colour: bool = False
+
+    @classmethod
+    def of(cls, stream: TextIO) -> Style:
+        """Return what suits a stream: colour on a terminal only, and never against NO_COLOR."""
+        if not stream.isatty():
+            return cls()
+        colour = not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+        return cls(width=max(shutil.get_terminal_size().columns, 60), colour=colour)
 
     def title(self, text: str) -> str:
         """Return a heading."""
