@@ -10,7 +10,7 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from schemas import facts as keys
 from schemas.config import RoleRule, Roles
@@ -21,6 +21,7 @@ UNKNOWN: Final = "unknown"
 """Stands in a role or a row key for a field that has no value."""
 
 _FIELD: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
+_RANK: Final = re.compile(r"(?:^|_)rank([0-9]+)$")
 _FAMILY: Final = re.compile(r"(.+?)_(?:unknown_)?rank(?![A-Za-z])", re.DOTALL)
 
 
@@ -38,6 +39,25 @@ def role_of(
     some range of it matched. Their order does not matter: where several texts match a pattern,
     the smallest counts. `shown` is how its pid is shown (see `shown_pids`).
     """
+    return name_process(rules, process, facts, matches, shown=shown).role
+
+
+class Named(NamedTuple):
+    """A process's role, and its rank as far as the rule, the source or the role says one."""
+
+    role: str
+    rank: str | None
+
+
+def name_process(
+    rules: Roles,
+    process: Process,
+    facts: Sequence[Fact],
+    matches: Sequence[RoleMatch] = (),
+    *,
+    shown: str = "",
+) -> Named:
+    """Return the role of one process (see `role_of`) and its rank."""
     texts = _texts(facts)
     rank = rank_of(facts)
     base = {"pid": str(process.pid), "host": process.host}
@@ -46,10 +66,15 @@ def role_of(
     for number, rule in enumerate(rules.rules):
         captured = _captures(number, rule, process, texts, matches)
         if captured is not None:
-            return _named(rule.role, base | captured)
+            fields = base | captured
+            role = _named(rule.role, fields)
+            if "rank" in fields:
+                return Named(role, fields["rank"])
+            written = _RANK.search(role)
+            return Named(role, written[1] if written else None)
     if rank is not None:
-        return f"rank{rank}"
-    return f"pid_{shown or process.pid}"
+        return Named(f"rank{rank}", str(rank))
+    return Named(f"pid_{shown or process.pid}", None)
 
 
 def rank_of(facts: Iterable[Fact]) -> int | None:
@@ -124,7 +149,7 @@ def _captures(
         ranges = [m.fields for m in matches if m.rule == number]
         if not ranges:
             return None
-        captured |= min(ranges, key=lambda fields: sorted(fields.items()))
+        captured |= min(sorted(fields.items()) for fields in ranges)
     return captured
 
 

@@ -1,0 +1,281 @@
+"""The spans of one purpose, as the sink knows them: which instants lie in one, as far as decided.
+
+An answer given is final: it does not depend on what else arrives, unless two processes cut the
+same time, and then the purpose is withheld as a whole.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import msgspec
+
+from consumers.steadiness import steadiness
+from schemas.config import Spans
+from schemas.types import END_OF_TIME, NONE, Process
+from schemas.windows import Purpose, WindowsRecord
+
+
+class SourceState(msgspec.Struct):
+    """What one (capture, process) has said of its boundaries; times as it gave them."""
+
+    process: Process
+    capture: str
+    openings: dict[int, tuple[int, bool]] = {}
+    """Span -> (time, whether in the application's clock)."""
+    closings: dict[int, tuple[int, bool]] = {}
+    watermark: int = NONE
+    ended: bool = False
+
+
+class SpansState(msgspec.Struct):
+    """What must be remembered of a purpose."""
+
+    sources: list[SourceState] = []
+
+
+class Span(NamedTuple):
+    """[start, end) in UTC ns.
+
+    `end` END_OF_TIME: open. `counts`: whether it is of the purpose; None: not decided yet.
+    """
+
+    start: int
+    end: int
+    counts: bool | None
+
+
+class _Line(NamedTuple):
+    """The spans of one source, in order of opening."""
+
+    source: SourceState | None
+    """None: they stand in the configuration."""
+    spans: list[Span]
+    reach: list[int]
+    """Largest end of the spans up to each."""
+    low: int
+    high: int
+    """Earliest and latest boundary."""
+
+
+Lifetime = tuple[int, int]
+"""First start and last end of the events of a (capture, process), UTC ns."""
+
+
+class PurposeSpans:
+    """The spans of one purpose; see the module's docstring."""
+
+    def __init__(self, purpose: Purpose, spans: Spans) -> None:
+        self.by = spans.by
+        self.state = SpansState()
+        self.closed = False
+        """Whether no more boundaries will come."""
+        self.lifetimes: dict[tuple[Process, str], Lifetime] = {}
+        """Of every (process, capture) that has events, as far as known."""
+        self._purpose = purpose
+        self._spans = spans
+        self._anchor: int | None = None
+        self._lines: list[_Line] | None = None
+
+    @property
+    def from_events(self) -> bool:
+        """Whether WINDOWS decides them."""
+        return self.by in ("ranges", "marks", "file")
+
+    @property
+    def cuts_time(self) -> bool:
+        """Whether they cut the timeline."""
+        return self.by not in ("all", "none")
+
+    def update(self, *, anchor: int | None, closed: bool) -> None:
+        """Take over the session's anchor and whether it has closed."""
+        if (anchor, closed) != (self._anchor, self.closed):
+            self._anchor, self.closed, self._lines = anchor, closed, None
+
+    def add(self, record: WindowsRecord) -> None:
+        """Take in what a source says of this purpose."""
+        edges = [e for e in record.edges if e.purpose == self._purpose]
+        if not edges and self._purpose not in record.purposes:
+            return
+        source = self._source(record)
+        for edge in edges:
+            into = source.openings if edge.opens else source.closings
+            into.setdefault(edge.span, (edge.time, edge.application))
+        if record.watermark is not None:
+            source.watermark = max(source.watermark, record.watermark)
+        source.ended |= record.ended
+        self._lines = None
+
+    def _source(self, record: WindowsRecord) -> SourceState:
+        for source in self.state.sources:
+            if (source.process, source.capture) == (record.process, record.capture):
+                return source
+        self.state.sources.append(SourceState(record.process, record.capture, {}, {}))
+        return self.state.sources[-1]
+
+    def holds(self, instant: int) -> bool | None:
+        """Tell whether a span of the purpose holds the window that `instant` is in.
+
+        `instant` in UTC ns, NONE: before the first cut. None: not decided yet.
+        """
+        if self.by in ("all", "none"):
+            return self.by == "all"
+        if instant == NONE:
+            return False
+        answer: bool | None = False if self.closed or not self.from_events else None
+        for line in self._all_lines():
+            known_from, known_to = self._known(line)
+            if not known_from <= instant < known_to:
+                continue
+            inside = _inside(line, instant)
+            if inside or inside is None:
+                return inside
+            answer = False
+        return answer
+
+    def listed(self) -> list[Span]:
+        """Return the spans that are of the purpose, in order of time; `all` and `none`: nothing."""
+        return sorted(s for line in self._all_lines() for s in line.spans if s.counts)
+
+    def cuts(self) -> Iterator[int]:
+        """Yield the instants at which they cut the timeline, in UTC ns, in any order."""
+        for line in self._all_lines():
+            for span in line.spans:
+                yield span.start
+                if span.end != END_OF_TIME:
+                    yield span.end
+        if self.by in ("ranges", "marks"):
+            # An end without its beginning makes no span, but the linkers cut there all the same.
+            for source in self.state.sources:
+                yield from self._times(source.closings.values())
+
+    def known_to(self) -> int:
+        """Return the time before which all cuts known of are all there are."""
+        if self.closed or not self.from_events:
+            return END_OF_TIME
+        if self.by == "file":
+            return NONE if self._anchor is None else END_OF_TIME
+        lines = self._all_lines()
+        live = [line for line in lines if line.source and not line.source.ended]
+        known = [self._known(line)[1] for line in live or lines]
+        return (min(known) if live else max(known)) if known else NONE
+
+    def at_once(self) -> tuple[Process, Process] | None:
+        """Return two processes that both cut the same time, if there are such."""
+        lives = []
+        for line in self._all_lines():
+            if line.source is not None:
+                low, high = self._lifetime(line)
+                lives.append((low, high, line.source.process))
+        lives.sort()
+        latest: tuple[int, Process] | None = None
+        for low, high, process in lives:
+            if latest and low < latest[0]:
+                return latest[1], process
+            latest = max(latest, (high, process)) if latest else (high, process)
+        return None
+
+    def _known(self, line: _Line) -> tuple[int, int]:
+        """Return the time [from, to) in which `line` decides.
+
+        While its process has events no other may be a source, so what it says there is final;
+        before and after that another one may come.
+        """
+        if self.closed or line.source is None:
+            return NONE, END_OF_TIME
+        low, high = self._lifetime(line)
+        return low, high if line.source.ended else min(high, line.source.watermark)
+
+    def _lifetime(self, line: _Line) -> Lifetime:
+        low, high = line.low, line.high
+        if line.source is not None:
+            key = (line.source.process, line.source.capture)
+            first, last = self.lifetimes.get(key, (low, high))
+            low, high = min(low, first), max(high, last)
+        return low, high
+
+    def _all_lines(self) -> list[_Line]:
+        if self._lines is None:
+            if self.by == "times":
+                self._lines = [self._fixed(0)]
+            elif self.by == "file":
+                self._lines = [] if self._anchor is None else [self._fixed(self._anchor)]
+            elif self.from_events:
+                self._lines = [line for line in map(self._line, self.state.sources) if line]
+            else:
+                self._lines = []
+        return self._lines
+
+    def _fixed(self, anchor: int) -> _Line:
+        spans = sorted(Span(s - anchor, e - anchor, counts=True) for s, e in self._spans.times if e > s)
+        return _Line(None, spans, _reach(spans), NONE, END_OF_TIME)
+
+    def _line(self, source: SourceState) -> _Line | None:
+        opened = sorted(
+            (time, span) for span, entry in source.openings.items() for time in self._times((entry,))
+        )
+        if not opened:
+            return None
+        ends = self._ends(source, opened)
+        counts: list[bool | None] = [True] * len(opened)
+        if self._purpose == "steady":
+            counts = steadiness(
+                [
+                    None if end == END_OF_TIME else end - start
+                    for (start, _), end in zip(opened, ends, strict=True)
+                ],
+                warmup=self._spans.warmup,
+                tolerance=self._spans.tolerance,
+                history=self._spans.history,
+                ended=source.ended or self.closed,
+            )
+        spans = [Span(start, end, count) for (start, _), end, count in zip(opened, ends, counts, strict=True)]
+        latest = max(end for end in (opened[-1][0], *ends) if end != END_OF_TIME)
+        return _Line(source, spans, _reach(spans), opened[0][0], latest)
+
+    def _ends(self, source: SourceState, opened: list[tuple[int, int]]) -> list[int]:
+        if self._until_next:
+            return [*(time for time, _ in opened[1:]), END_OF_TIME]
+        found = []
+        for start, span in opened:
+            closing = source.closings.get(span)
+            times = [*self._times((closing,))] if closing else []
+            found.append(max(times[0], start) if times else END_OF_TIME)
+        return found
+
+    @property
+    def _until_next(self) -> bool:
+        spans = self._spans
+        return spans.until == "next" or (spans.by == "marks" and not spans.end)
+
+    def _times(self, entries: Iterable[tuple[int, bool]]) -> Iterator[int]:
+        for time, application in entries:
+            if not application:
+                yield time
+            elif self._anchor is not None:
+                yield time - self._anchor
+
+
+def _reach(spans: list[Span]) -> list[int]:
+    reach, largest = [], NONE
+    for span in spans:
+        largest = max(largest, span.end)
+        reach.append(largest)
+    return reach
+
+
+def _inside(line: _Line, instant: int) -> bool | None:
+    """Return whether a span that counts holds `instant`."""
+    answer: bool | None = False
+    at = bisect_right(line.spans, instant, key=lambda span: span.start) - 1
+    while at >= 0 and line.reach[at] > instant:
+        span = line.spans[at]
+        if span.end > instant:
+            if span.counts:
+                return True
+            if span.counts is None:
+                answer = None
+        at -= 1
+    return answer
