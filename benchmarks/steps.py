@@ -121,7 +121,7 @@ def link(folder: str, config: str) -> Found:
     def commit(linker: Linker) -> bool:
         nonlocal largest
         outputs = linker.flush()
-        largest = max(largest, len(linker.snapshot()))
+        largest = max(largest, sum(len(entry) for entry in linker.snapshot().values()))
         out["commits"] += 1
         for output in outputs:
             out[f"{output.topic}_bytes"] += len(output.value)

@@ -91,6 +91,10 @@ class Cell:
         self._nvtx: list[tuple[object, ...]] = []
         self.waits: list[tuple[Int64s, Int64s]] = []
 
+    def noise(self, n: int, most: int) -> Int64s:
+        """Return `n` delays (ns) below `most`: times that repeat exactly would compress as none do."""
+        return self.rng.integers(0, max(1, most), n)
+
     def launch(self, start: Int64s, length: int, thread: int, call: str) -> Int64s:
         """Add CUDA calls (start in ns, shape (n,)); return their indices."""
         n = len(start)

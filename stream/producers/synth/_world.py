@@ -65,6 +65,8 @@ class _Graph(NamedTuple):
     offset: Int64s
     """ns from the start of the replay."""
     length: Int64s
+    gap: Int64s
+    """ns from the end of a kernel to the next of its stream."""
     total: int
 
 
@@ -281,7 +283,7 @@ class World:
 
     def _forwards(self, number: int, cell: Cell, begin: int, slot: int, n: int, gap: int) -> None:
         """Add `n` forwards of a DiT rank: operators, then three graph replays, then a gap."""
-        at = begin + np.arange(n) * slot
+        at = begin + np.arange(n) * slot + cell.noise(n, slot // 50)
         cell.ranges(at, at + slot * 85 // 100, 0, "dit_forward")
         self._operators(number, cell, at + slot // 100, slot // 10)
         copied = np.concatenate((at + slot // 500, at + slot // 250))
@@ -295,7 +297,7 @@ class World:
         for g, graph in enumerate(self._graphs):
             entered = at + slot * (12 + 2 * g) // 100
             cell.ranges(entered, entered + slot // 100, 0, None, self._registered[GRAPHS[g]])
-            launched = entered + slot // 500
+            launched = entered + slot // 500 + cell.noise(n, slot // 1000)
             launch = cell.launch(launched, 60_000, 0, _names.LAUNCH_GRAPH)
             free = np.maximum(free, launched + 9_000)
             self._replay(cell, graph, g, free, launch)
@@ -309,8 +311,8 @@ class World:
 
     def _replay(self, cell: Cell, graph: _Graph, context: int, start: Int64s, launch: Int64s) -> None:
         n, nodes = len(start), len(graph.node)
-        begin = start[:, None] + graph.offset
-        length = graph.length + (graph.length * cell.rng.integers(0, 64, (n, nodes)) >> 12)
+        begin = start[:, None] + graph.offset + (graph.gap * cell.rng.integers(0, 256, (n, nodes)) >> 9)
+        length = graph.length + (graph.length * cell.rng.integers(0, 256, (n, nodes)) >> 13)
         work = Work(
             begin.ravel(),
             (begin + length).ravel(),
@@ -334,7 +336,7 @@ class World:
         n, operators = len(begin), self._plan.operators
         each = length // operators
         for o in range(operators):
-            at = begin + o * each
+            at = begin + o * each + cell.noise(n, each // 50)
             context = fill(n, 3 + o)
             if o == operators - 1 and operators > 1:
                 instance = context
@@ -342,9 +344,9 @@ class World:
             else:
                 instance = self._instances(number, n)
                 cell.ranges(at, at + each * 9 // 10, 0, _numbered(DIT_OPS[o], instance))
-            launched = (
-                at[:, None] + np.arange(1, OP_KERNELS + 1) * (each * 8 // 10 // (OP_KERNELS + 1))
-            ).ravel()
+            step = each * 8 // 10 // (OP_KERNELS + 1)
+            launched = (at[:, None] + np.arange(1, OP_KERNELS + 1) * step).ravel()
+            launched += cell.noise(len(launched), step // 4)
             launch = cell.launch(launched, 4_000, 0, _names.LAUNCH_KERNEL)
             m = n * OP_KERNELS
             start = launched + 4_000 + cell.rng.integers(0, 1_000, m)
@@ -361,7 +363,7 @@ class World:
         if n == 0:
             return
         slot = length // n
-        at = begin + np.arange(n) * slot
+        at = begin + np.arange(n) * slot + cell.noise(n, slot // 25)
         module = (self._dispatched[number] + np.arange(n)) % self._plan.modules
         self._dispatched[number] += n
         texts = [
@@ -369,7 +371,7 @@ class World:
         ]
         cell.ranges(at, at + slot * 92 // 100, 0, [texts[m] for m in module.tolist()])
         for o, kernels in enumerate(DISPATCH_KERNELS):
-            entered = at + slot * (4 + 29 * o) // 100
+            entered = at + slot * (4 + 29 * o) // 100 + cell.noise(n, slot // 200)
             example = 16 + module * 3 + o
             default = 16 + ((chunk * self._plan.modules) + module) * 3 + o
             captured = self._instances(number, n) if o == 0 else default
@@ -381,6 +383,7 @@ class World:
             )
             step = slot * 27 // 100 // (kernels + 2)
             launched = (entered[:, None] + np.arange(1, kernels + 1) * step).ravel()
+            launched += cell.noise(len(launched), step // 3)
             launch = cell.launch(launched, min(4_000, step // 2), 0, _names.LAUNCH_KERNEL)
             m = n * kernels
             start = launched + 5_000 + cell.rng.integers(0, 1_000, m)
@@ -418,16 +421,16 @@ class World:
             length = (shape / shape.sum() * budget * n / sum(self._plan.nodes) * 0.9).astype(np.int64) + 1_000
             number = np.arange(n)
             side = np.where(number % 11 % 4 == 3, 1, np.where(number % 17 == 5, 2, 0))
-            gap = length // 32 + 200
+            gap = length // 16 + 300
             offset = np.cumsum(np.where(side == 0, length + gap, 0)) - np.where(side == 0, length + gap, 0)
             # Other streams run ahead of the main one: there, start order is not node order.
             offset = np.where(side == 0, offset, np.maximum(0, offset - np.roll(length, 1) // 2 - 1))
-            total = int((offset + length + (length >> 6)).max())
+            total = int((offset + length + gap).max())
             sets = np.array([n // 3, 2 * n // 3 + 1], np.int64)
             node = np.delete(np.arange(n + 2), sets)
             names = len(_names.EAGER) + (number * 7 + g) % len(_names.GRAPH)
             streams = np.array(GRAPH_STREAMS, np.int64)[side]
-            graphs.append(_Graph(2 * g + 2, node, sets, names, streams, offset, length, total))
+            graphs.append(_Graph(2 * g + 2, node, sets, names, streams, offset, length, gap, total))
         return graphs
 
     @staticmethod
