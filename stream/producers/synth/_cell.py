@@ -244,7 +244,10 @@ class Cell:
         start, end, stream, ids, size, kind, cause, node = columns
         n = len(start)
         device, process = fill(n, self.process.device), fill(n, self.process.global_pid)
-        rows = [start, end, device, stream, ids, process, size, kind, cause, node]
+        # Memory kinds: 1 pinned, 2 on the device, 4 managed. Copy kinds: 1 to the device, 11 unified.
+        destination = np.where(kind == 11, 4, 2)
+        source = np.where(kind == 1, 1, destination)
+        rows = [start, end, device, stream, ids, process, size, kind, source, destination, cause, node]
         database.insert(_schema.INSERT_COPY, _rows(rows))
 
     def _write_sets(self, database: _schema.Database, _: Strings, columns: list[Int64s]) -> None:

@@ -90,9 +90,9 @@ INSERT_KERNEL: Final = """INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES (?, ?, ?
 """start, end, device, stream, correlation, globalPid, names (full, short, mangled), grid, node, graph."""
 INSERT_LAUNCH: Final = "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?, ?, ?, ?, 0, NULL)"
 """start, end, class, globalTid, correlation, name."""
-INSERT_COPY: Final = """INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, ?, 1, 0, ?, ?, ?, ?, ?, NULL, 2,
-    2, NULL, NULL, NULL, NULL, nullif(?, -1), nullif(?, -1), NULL, 1)"""
-"""start, end, device, stream, correlation, globalPid, bytes, kind, migration cause, node."""
+INSERT_COPY: Final = """INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, ?, 1, 0, ?, ?, ?, ?, ?, NULL, ?,
+    ?, NULL, NULL, NULL, NULL, nullif(?, -1), nullif(?, -1), NULL, 1)"""
+"""start, end, device, stream, correlation, globalPid, bytes, kind, source, destination, migration cause, node."""
 INSERT_SET: Final = """INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES (?, ?, ?, 1, 0, ?, ?, ?, 0, ?,
     nullif(?, -1), 2)"""
 """start, end, device, stream, correlation, globalPid, bytes, node."""
