@@ -1,0 +1,199 @@
+"""The names of a capture, each once where that is cheap, out of memory where they are many.
+
+A name is known by an int64: where its bytes begin in one long row of bytes, shifted left by 16,
+plus how many they are. So there is no table of names that could outgrow memory, and names that
+never repeat cost their bytes on disk and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from schemas.columns import MAX_NAME_BYTES, Int64s, cut_name
+from stream.producers.columnar import Texts
+from stream.producers.spill import Spill
+
+_LENGTH_BITS: Final = 16
+_KNOWN_NAMES: Final = 1 << 16
+_KNOWN_BYTES: Final = 1 << 8
+"""Up to so many names, each of up to so many bytes, are looked up before they are stored again."""
+
+_LONG: Final = 512
+"""Names longer than this are told apart by a digest each, not eight bytes at a time together."""
+
+_GAP: Final = 1 << 14
+"""Names closer together than this are read in one go."""
+
+_MULTIPLIERS: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
+_TAILS: Final = np.array([(1 << (8 * n)) - 1 for n in range(9)], np.uint64)
+
+EMPTY: Final = 0
+"""The id of the empty name."""
+
+
+class Names:
+    """A store of names; `add` may be called from several threads."""
+
+    def __init__(self, spill: Spill) -> None:
+        self._bytes = spill.bytes()
+        self._known: dict[bytes, int] = {b"": EMPTY}
+        self._lock = threading.Lock()
+
+    def add(self, texts: Texts) -> Int64s:
+        """Return the id of every row's name (int64, one a row), storing those that are new."""
+        first, inverse = distinct(texts)
+        if len(first) > len(inverse) // 2 and len(first) > 256:
+            return self._append(texts, first)[inverse]
+        ids = [self.one(_bytes(texts, row)) for row in first.tolist()]
+        return np.array(ids, np.int64)[inverse]
+
+    def one(self, name: bytes) -> int:
+        """Return the id of one name."""
+        if len(name) > MAX_NAME_BYTES:
+            name = cut_name(_decode(name)).encode()
+        with self._lock:
+            found = self._known.get(name)
+            if found is None:
+                found = self._bytes.append(name) << _LENGTH_BITS | len(name)
+                if len(name) <= _KNOWN_BYTES and len(self._known) < _KNOWN_NAMES:
+                    self._known[name] = found
+            return found
+
+    def _append(self, texts: Texts, rows: Int64s) -> Int64s:
+        """Store the names of `rows` without looking for them; return their ids."""
+        starts = texts.bounds[rows]
+        lengths = texts.bounds[rows + 1] - starts
+        kept = np.where(lengths > MAX_NAME_BYTES, 0, lengths)
+        ends = np.cumsum(kept)
+        at = np.arange(int(ends[-1])) + np.repeat(starts - (ends - kept), kept)
+        with self._lock:
+            base = self._bytes.append(texts.data[at].tobytes())
+        ids = (ends - kept + base) << _LENGTH_BITS | kept
+        for i in np.flatnonzero(lengths > MAX_NAME_BYTES).tolist():
+            ids[i] = self.one(texts.data[starts[i] : starts[i] + lengths[i]].tobytes())
+        return ids
+
+    def fetch(self, ids: Int64s) -> list[str]:
+        """Return the names of ids (int64, ascending, no two equal) as they may stand in a batch."""
+        if not len(ids):
+            return []
+        starts = ids >> _LENGTH_BITS
+        lengths = ids & ((1 << _LENGTH_BITS) - 1)
+        ends = starts + lengths
+        cuts = (np.flatnonzero(starts[1:] > ends[:-1] + _GAP) + 1).tolist()
+        names: list[str] = []
+        for low, high in zip([0, *cuts], [*cuts, len(ids)], strict=True):
+            base = int(starts[low])
+            data = self._bytes.read(base, int(ends[low:high].max()) - base)
+            for start, end in zip(
+                (starts[low:high] - base).tolist(), (ends[low:high] - base).tolist(), strict=True
+            ):
+                names.append(_decode(data[start:end]))
+        return names
+
+    def coded(self, ids: Int64s) -> tuple[Int64s, list[str]]:
+        """Return an int64 index a row and the names it points into, sorted, no two equal."""
+        used = np.unique(ids)
+        texts = self.fetch(used)
+        table = sorted(set(texts))
+        place = {name: i for i, name in enumerate(table)}
+        codes = np.fromiter((place[name] for name in texts), np.int64, len(texts))
+        return codes[np.searchsorted(used, ids)], table
+
+
+class StringTable:
+    """The ids of a capture's own table of strings (nsys `StringIds`), as ids of `Names`."""
+
+    def __init__(self, keys: Int64s, ids: Int64s) -> None:
+        order = np.argsort(keys, kind="stable")
+        self._keys = keys[order]
+        self._ids = ids[order]
+        self._low = int(self._keys[0]) if len(keys) else 0
+        self._dense: Int64s | None = None
+        span = int(self._keys[-1]) - self._low + 1 if len(keys) else 0
+        if 0 < span <= 4 * len(keys) + 1024:
+            self._dense = np.full(span, -1, np.int64)
+            self._dense[self._keys - self._low] = self._ids
+
+    def look_up(self, keys: Int64s) -> tuple[Int64s, npt.NDArray[np.bool_]]:
+        """Return the name id of each key (EMPTY if unknown) and whether it is unknown."""
+        if self._dense is not None:
+            # Wraps for keys far away, which the bounds then refuse.
+            place = keys - np.int64(self._low)
+            outside = (place < 0) | (place >= len(self._dense)) | (keys < self._low)
+            found = self._dense[np.where(outside, 0, place)]
+            unknown = outside | (found < 0)
+        elif len(self._keys):
+            place = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+            found = self._ids[place]
+            unknown = self._keys[place] != keys
+        else:
+            return np.full(len(keys), EMPTY, np.int64), np.ones(len(keys), bool)
+        return np.where(unknown, np.int64(EMPTY), found), unknown
+
+
+def distinct(texts: Texts) -> tuple[Int64s, Int64s]:
+    """Return (rows, inverse): a row for each different text, and for each row which of them it is.
+
+    Texts are hashed eight bytes at a time, all rows together, and then compared with the one that
+    stands for them, so that no two are ever taken for the same by chance.
+    """
+    starts, lengths = texts.bounds[:-1], np.diff(texts.bounds)
+    padded = np.zeros(len(texts.data) + 8, np.uint8)
+    padded[: len(texts.data)] = texts.data
+    words: npt.NDArray[np.uint64] = np.ndarray((len(padded) - 7,), "<u8", padded.data, strides=(1,))
+    hashes = lengths.astype(np.uint64) * _MULTIPLIERS[0]
+    for rows, offset, mask in _steps(lengths):
+        mixed = (hashes[rows] ^ (words[starts[rows] + offset] & mask)) * _MULTIPLIERS[1]
+        hashes[rows] = mixed ^ (mixed >> np.uint64(29))
+    long = np.flatnonzero(lengths > _LONG).tolist()
+    for row in long:
+        digest = hashlib.blake2b(_bytes(texts, row), digest_size=8).digest()
+        hashes[row] = int.from_bytes(digest, "little")
+    _, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+    like = first[inverse]
+    same = bool((lengths == lengths[like]).all()) and all(
+        _bytes(texts, row) == _bytes(texts, int(like[row])) for row in long
+    )
+    for rows, offset, mask in _steps(lengths) if same else ():
+        differs = words[starts[rows] + offset] ^ words[starts[like[rows]] + offset]
+        same = same and not (differs & mask).any()
+    return (first.astype(np.int64), inverse.astype(np.int64)) if same else _distinct_slowly(texts)
+
+
+def _steps(lengths: Int64s) -> Iterator[tuple[Int64s, int, npt.NDArray[np.uint64]]]:
+    """Yield, eight bytes after eight bytes, the rows that go on so far and the bits that are theirs."""
+    rows = np.flatnonzero((lengths <= _LONG) & (lengths > 0))
+    offset = 0
+    while len(rows):
+        left = lengths[rows] - offset
+        yield rows, offset, _TAILS[np.minimum(left, 8)]
+        rows = rows[left > 8]
+        offset += 8
+
+
+def _distinct_slowly(texts: Texts) -> tuple[Int64s, Int64s]:
+    seen: dict[bytes, int] = {}
+    first: list[int] = []
+    inverse = np.zeros(len(texts.bounds) - 1, np.int64)
+    for row in range(len(inverse)):
+        place = seen.setdefault(_bytes(texts, row), len(first))
+        if place == len(first):
+            first.append(row)
+        inverse[row] = place
+    return np.array(first, np.int64), inverse
+
+
+def _bytes(texts: Texts, row: int) -> bytes:
+    return texts.data[int(texts.bounds[row]) : int(texts.bounds[row + 1])].tobytes()
+
+
+def _decode(name: bytes) -> str:
+    text = name.decode("utf-8", "backslashreplace")
+    return cut_name(text) if len(text) > MAX_NAME_BYTES // 4 else text
