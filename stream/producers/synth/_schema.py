@@ -92,7 +92,7 @@ INSERT_LAUNCH: Final = "INSERT INTO CUPTI_ACTIVITY_KIND_RUNTIME VALUES (?, ?, ?,
 """start, end, class, globalTid, correlation, name."""
 INSERT_COPY: Final = """INSERT INTO CUPTI_ACTIVITY_KIND_MEMCPY VALUES (?, ?, ?, 1, 0, ?, ?, ?, ?, ?, NULL, ?,
     ?, NULL, NULL, NULL, NULL, nullif(?, -1), nullif(?, -1), NULL, 1)"""
-"""start, end, device, stream, correlation, globalPid, bytes, kind, source, destination, migration cause, node."""
+"""start, end, device, stream, correlation, globalPid, bytes, kind, source, target, migration cause, node."""
 INSERT_SET: Final = """INSERT INTO CUPTI_ACTIVITY_KIND_MEMSET VALUES (?, ?, ?, 1, 0, ?, ?, ?, 0, ?,
     nullif(?, -1), 2)"""
 """start, end, device, stream, correlation, globalPid, bytes, node."""
