@@ -11,31 +11,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import msgspec
 import numpy as np
 
-from consumers.admission import FIELDS, Groups, numbered
+from consumers.admission import Groups, numbered
 from consumers.sinkstate import ProcessState, SessionState, add_header, add_small
 from consumers.spans import PurposeSpans
 from consumers.statistics import BUCKET_BITS, LOCAL_BITS, MAX_SLOTS, SumTable, slot_of
-from schemas.columns import Int64s, RecordType, pack, unpack
+from schemas.columns import Int64s
 from schemas.config import Config, duration_ns
 from schemas.deltas import Delta
-from schemas.errors import DecodeError
 from schemas.types import END_OF_TIME, NONE, Class, Process
 from schemas.windows import WindowsRecord
 
 STEADY: Final = 1
 MEASURED: Final = 2
 CLASSES: Final = len(Class)
-
-_TABLES: Final = {
-    "total": ("kernels", "ns"),
-    "unknown": ("kernels", "ns"),
-    "stat": ("count", "total", "min", "max"),
-    "bucket": ("count",),
-    "rows": ("count",),
-}
 
 
 class Session:
@@ -46,6 +36,7 @@ class Session:
         self.state = SessionState(name)
         self.measured = PurposeSpans("measured", config.windows.measured)
         self.steady = PurposeSpans("steady", config.windows.steady)
+        self.measured.state, self.steady.state = self.state.measured, self.state.steady
         cut = self.measured.cuts_time or self.steady.cuts_time
         self.length = 0 if cut else duration_ns(config.windows.length)
         """Of windows in ns; 0: spans cut the timeline."""
@@ -171,7 +162,7 @@ class Session:
             return
         keys = self._flag_slots(columns["stat.window"]) << LOCAL_BITS
         keys |= groups[columns["stat.group"]] << BUCKET_BITS
-        self.stats.add(keys, *(columns[f"stat.{name}"] for name in _TABLES["stat"]))
+        self.stats.add(keys, *(columns[f"stat.{name}"] for name in ("count", "total", "min", "max")))
         if len(columns["bucket.stat"]):
             self.buckets.add(keys[columns["bucket.stat"]] | columns["bucket.bucket"], columns["bucket.count"])
 
@@ -301,66 +292,23 @@ class Session:
 
     # -- state -----------------------------------------------------------------------------
 
-    def save(self) -> bytes:
-        """Return everything as one record of type STATE."""
-        self.state.measured, self.state.steady = self.measured.state, self.steady.state
-        groups = self.groups
-        columns = {
-            "group.number": np.arange(len(groups.keys)),
-            "group.process": np.array(groups.of_process, np.int64),
-            "context.number": np.arange(len(groups.contexts)),
-            "context.parent": np.array([parent for parent, _ in groups.contexts], np.int64),
-            "context.name": np.array([name for _, name in groups.contexts], np.int64),
-        }
-        fields = groups.fields()
-        columns |= {f"group.{name}": np.ascontiguousarray(fields[:, i]) for i, name in enumerate(FIELDS)}
-        for name, names in _TABLES.items():
-            keys, values = self._table(name).rows()
-            columns[f"{name}.key"] = keys
-            columns |= {f"{name}.{c}": v for c, v in zip(names, values, strict=True)}
-        return pack(RecordType.STATE, self.state, columns, groups.strings)
-
-    def _table(self, name: str) -> SumTable:
-        tables = {
+    def tables(self) -> dict[str, SumTable]:
+        """Return the tables of sums by name."""
+        return {
             "total": self.totals,
             "unknown": self.unknown,
             "stat": self.stats,
             "bucket": self.buckets,
             "rows": self.rows,
         }
-        return tables[name]
 
-    @classmethod
-    def load(cls, config: Config, data: bytes) -> Session:
-        """Return the session in a record that `save` made; DecodeError if it is none."""
-        unpacked = unpack(data)
-        if unpacked.record_type != RecordType.STATE:
-            raise DecodeError(f"record is of type {unpacked.record_type}, not a state")
-        try:
-            state = _state_decoder.decode(unpacked.header)
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise DecodeError(f"state of the sink: {error}") from None
-        session = cls(config, state.session)
-        columns = unpacked.columns
-        session.state = state
-        session.measured.state, session.steady.state = state.measured, state.steady
-        session.groups = Groups(state.processes, config.limits.groups)
-        session.groups.restore(
-            unpacked.strings,
-            zip(columns["context.parent"].tolist(), columns["context.name"].tolist(), strict=True),
-            np.stack([columns[f"group.{name}"] for name in FIELDS], axis=1),
-            columns["group.process"].tolist(),
-        )
-        for name, names in _TABLES.items():
-            session._table(name).load(columns[f"{name}.key"], [columns[f"{name}.{c}"] for c in names])
-        session._index()
-        session._update_spans()
-        for process in state.processes:
-            session._note_lifetimes(process)
-        return session
-
-
-_state_decoder = msgspec.msgpack.Decoder(SessionState)
+    def restored(self) -> None:
+        """Make the look-ups again, after state, groups and tables were put in place."""
+        self._index()
+        self.measured.state, self.steady.state = self.state.measured, self.state.steady
+        self._update_spans()
+        for process in self.state.processes:
+            self._note_lifetimes(process)
 
 
 def cut_before(cuts: Int64s, instant: int) -> int:

@@ -7,6 +7,7 @@ when a ledger is made.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 import msgspec
@@ -15,6 +16,7 @@ from consumers.figures import Cast
 from consumers.fold import Session
 from consumers.grouping import GroupTable, group_table
 from consumers.report import ledger_of
+from consumers.sinkentries import read_session, write_session
 from schemas.config import Config
 from schemas.deltas import decode_delta
 from schemas.errors import DecodeError, DigestMismatchError
@@ -23,13 +25,15 @@ from schemas.records import Output, Record, Topic
 from schemas.windows import decode_windows
 
 STATE_VERSION: Final = 1
+SINK: Final = "sink"
+"""Key of the entry that says what sessions there are."""
 
 
-class _State(msgspec.Struct, array_like=True):
+class _State(msgspec.Struct):
     version: int
     digest: str
     unreadable: int
-    sessions: list[bytes]
+    sessions: list[str]
     told: dict[str, bool]
 
 
@@ -40,8 +44,8 @@ _decoder = msgspec.msgpack.Decoder(_State)
 class Sink:
     """The processor of DELTAS and WINDOWS (see `schemas.records.Processor`).
 
-    `snapshots` "final" writes a ledger to SNAPSHOTS once, when it is final; "all" whenever a flush
-    finds something new.
+    A ledger goes to SNAPSHOTS once it is final, with `every_change` whenever a flush finds
+    something new.
     """
 
     def __init__(self, config: Config, *, every_change: bool = False) -> None:
@@ -103,12 +107,15 @@ class Sink:
         self._changed.clear()
         return outputs
 
-    def snapshot(self) -> bytes:
-        """Return the state after the last `flush`."""
-        sessions = [session.save() for session in self._sessions.values()]
-        return _encoder.encode(_State(STATE_VERSION, self._digest, self._unreadable, sessions, self._told))
+    def snapshot(self) -> dict[str, bytes]:
+        """Return the state after the last `flush` as entries (see `consumers.sinkentries`)."""
+        state = _State(STATE_VERSION, self._digest, self._unreadable, [*self._sessions], self._told)
+        entries = {SINK: _encoder.encode(state)}
+        for session in self._sessions.values():
+            entries.update(write_session(session))
+        return entries
 
-    def restore(self, state: bytes) -> None:
+    def restore(self, state: Mapping[str, bytes]) -> None:
         """Take over a state that `snapshot` made.
 
         Raises:
@@ -117,8 +124,8 @@ class Sink:
 
         """
         try:
-            known = _decoder.decode(state)
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
+            known = _decoder.decode(state[SINK])
+        except (msgspec.DecodeError, ValueError, RecursionError, KeyError) as error:
             raise DecodeError(f"state of the sink: {error}") from None
         if known.version > STATE_VERSION:
             raise DecodeError(
@@ -129,8 +136,7 @@ class Sink:
                 f"state of the sink was made under configuration {known.digest}, not {self._digest}",
                 hint="go on with that one, or replay the events under the new one",
             )
-        sessions = [Session.load(self._config, data) for data in known.sessions]
-        self._sessions = {session.state.session: session for session in sessions}
+        self._sessions = {label: read_session(self._config, label, state) for label in known.sessions}
         self._unreadable, self._told = known.unreadable, known.told
         self._changed.clear()
 

@@ -28,7 +28,8 @@ class ProcessState(msgspec.Struct):
     """What is known of one process, but for what stands in tables."""
 
     process: Process
-    facts: set[Fact] = msgspec.field(default_factory=set)
+    facts: dict[Fact, None] = msgspec.field(default_factory=dict)
+    """In order of arrival: a set's order differs between runs, and so would the bytes of a state."""
     matches: dict[int, RoleMatch] = msgspec.field(default_factory=dict)
     """Rule -> the match with the smallest fields."""
     captures: dict[str, CaptureState] = msgspec.field(default_factory=dict)
@@ -75,7 +76,7 @@ class SessionState(msgspec.Struct):
 
 def add_header(process: ProcessState, header: DeltaHeader) -> None:
     """Take in what a delta says of its process."""
-    process.facts.update(header.facts)
+    process.facts.update(dict.fromkeys(header.facts))
     for match in header.roles:
         known = process.matches.get(match.rule)
         if known is None or sorted(match.fields.items()) < sorted(known.fields.items()):
