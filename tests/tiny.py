@@ -31,6 +31,8 @@ def write_export(
             CREATE TABLE NVTX_EVENTS (start INTEGER NOT NULL, end INTEGER, eventType INTEGER NOT NULL,
                 rangeId INTEGER, text TEXT, globalTid INTEGER, endGlobalTid INTEGER, textId INTEGER,
                 domainId INTEGER);
+            CREATE TABLE TARGET_INFO_SESSION_START_TIME (utcEpochNs INTEGER, utcTime TEXT, localTime TEXT);
+            INSERT INTO TARGET_INFO_SESSION_START_TIME VALUES (1700000000000000000, '', '');
             """
         )
 

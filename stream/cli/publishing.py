@@ -114,7 +114,10 @@ class Publisher:
         context = multiprocessing.get_context("spawn")
         self._receiver, sender = context.Pipe(duplex=False)
         self._child = context.Process(
-            target=_publish_in_child, args=(job, sender, os.getpid()), name="gpu-ledger-publish"
+            target=_publish_in_child,
+            args=(job, sender, os.getpid()),
+            name="gpu-ledger-publish",
+            daemon=True,  # ended with this process, even if a signal strikes before `with` is entered
         )
         self._child.start()
         sender.close()

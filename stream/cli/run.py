@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import secrets
 import shutil
 import sys
 import tempfile
@@ -122,17 +123,17 @@ def _segments_folder(kept: Path | None) -> Iterator[Path]:
         OutputError: it cannot be made, or there is something where it is to be kept.
 
     """
+    if kept is not None and kept.exists() and (not kept.is_dir() or any(kept.iterdir())):
+        raise OutputError("is not empty", where=str(kept), hint="give --keep-events a new folder")
+    parent = Path(tempfile.gettempdir()) if kept is None else kept.parent
+    # Named before it is made, so that a signal finds it wherever it strikes.
+    folder = parent / f"{'' if kept is None else '.'}gpu-ledger-{secrets.token_hex(8)}"
     try:
-        if kept is not None:
-            if kept.exists() and (not kept.is_dir() or any(kept.iterdir())):
-                raise OutputError("is not empty", where=str(kept), hint="give --keep-events a new folder")
-            kept.parent.mkdir(parents=True, exist_ok=True)
-        parent = None if kept is None else kept.parent
-        folder = Path(tempfile.mkdtemp(prefix=".gpu-ledger-" if kept else "gpu-ledger-", dir=parent))
-    except OSError as error:
-        where = str(kept or tempfile.gettempdir())
-        raise OutputError(f"cannot be written to: {error.strerror}", where=where) from None
-    try:
+        try:
+            parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise OutputError(f"cannot be written to: {error.strerror}", where=str(parent)) from None
         yield folder
         if kept is not None:
             folder.chmod(0o755)
