@@ -41,12 +41,11 @@ _Flags = npt.NDArray[np.bool_]
 
 
 class Query(NamedTuple):
-    """How a table is read: its columns as SQL, those of text, and what makes rows of a batch."""
+    """How a table is read: its columns as SQL, the places of text ones, what makes rows of a batch."""
 
     columns: tuple[str, ...]
     texts: frozenset[int]
-    where: str
-    rows: Callable[[list[Column]], Rows]
+    make: Callable[[list[Column]], Rows]
 
 
 class ThreadName(NamedTuple):
@@ -93,6 +92,11 @@ class Tables:
             NVTX: self._annotations,
         }
         return makers[name](table)
+
+    def rows(self, name: str, query: Query, batch: list[Column]) -> Rows:
+        """Return the rows a batch of a table comes to, having counted those it has."""
+        self.count(name, len(batch[0]) if isinstance(batch[0], np.ndarray) else 0)
+        return query.make(batch)
 
     def count(self, name: str, number: int) -> None:
         """Count rows under a name."""
@@ -219,8 +223,7 @@ class Tables:
                 )
             return made
 
-        events = ", ".join(map(str, (_MARK, _THREAD_NAME, _PUSH_POP, _START_END, _DOMAIN)))
-        return _query(columns, rows, f'"eventType" IN ({events})', frozenset({6}))
+        return _query(columns, rows, frozenset({6}))
 
     def _take_name(self, event: int, start: int, thread: int, domain: int, name: int) -> None:
         """Note what a domain or a thread is called."""
@@ -298,11 +301,10 @@ class Tables:
 def _query(
     columns: Sequence[str],
     rows: Callable[[list[Column]], Rows],
-    where: str = "",
     texts: frozenset[int] = frozenset(),
 ) -> Query:
     read = tuple(text(c) if i in texts else integer(c) for i, c in enumerate(columns))
-    return Query(read, texts, where, rows)
+    return Query(read, texts, rows)
 
 
 def _within(values: Int64s, limit: int) -> _Flags:

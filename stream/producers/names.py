@@ -1,8 +1,9 @@
 """The names of a capture, each once where that is cheap, out of memory where they are many.
 
-A name is known by an int64: where its bytes begin in one long row of bytes, shifted left by 16,
-plus how many they are. So there is no table of names that could outgrow memory, and names that
-never repeat cost their bytes on disk and nothing else.
+A name is known by an int64. The first ones are numbered, so that they are looked up in no time;
+the id of any other says where its bytes begin in one long row of bytes and how many they are. So
+there is no table of names that could outgrow memory, and names that never repeat cost their bytes
+on disk and nothing else.
 """
 
 from __future__ import annotations
@@ -19,10 +20,15 @@ from schemas.columns import MAX_NAME_BYTES, Int64s, cut_name
 from stream.producers.columnar import Texts
 from stream.producers.spill import Spill
 
+_NUMBERED: Final = 1 << 17
+"""So many names are numbered; the others' ids are `_PLACED` and more."""
+
+_PLACED: Final = 1 << 32
 _LENGTH_BITS: Final = 16
-_KNOWN_NAMES: Final = 1 << 16
-_KNOWN_BYTES: Final = 1 << 8
-"""Up to so many names, each of up to so many bytes, are looked up before they are stored again."""
+_LENGTH_MASK: Final = (1 << _LENGTH_BITS) - 1
+
+_KEPT_BYTES: Final = 32 << 20
+"""Bytes of numbered names kept as text, so that they are not read again for every batch."""
 
 _LONG: Final = 512
 """Names longer than this are told apart by a digest each, not eight bytes at a time together."""
@@ -38,73 +44,130 @@ EMPTY: Final = 0
 
 
 class Names:
-    """A store of names; `add` may be called from several threads."""
+    """A store of names; `add`, `add_table` and `one` may be called from several threads."""
 
     def __init__(self, spill: Spill) -> None:
         self._bytes = spill.bytes()
         self._known: dict[bytes, int] = {b"": EMPTY}
+        self._spans = np.zeros(_NUMBERED, np.int64)
+        self._numbered = 1
+        self._fixed = 1
+        self._kept: dict[int, str] = {EMPTY: ""}
+        self._kept_bytes = 0
         self._lock = threading.Lock()
 
+    def add_table(self, texts: Texts) -> Int64s:
+        """Return the id of every row (int64), for a table whose names are different anyway.
+
+        Only before anything else is added: its ids follow from the order of the rows.
+        """
+        spans = self._append(texts, np.arange(len(texts.bounds) - 1))
+        count = min(len(spans), _NUMBERED - self._numbered)
+        ids = spans + _PLACED
+        ids[:count] = np.arange(self._numbered, self._numbered + count)
+        self._spans[self._numbered : self._numbered + count] = spans[:count]
+        self._numbered += count
+        self._fixed = self._numbered
+        return ids
+
     def add(self, texts: Texts) -> Int64s:
-        """Return the id of every row's name (int64, one a row), storing those that are new."""
+        """Return the id of every row's name (int64), storing those that are new."""
         first, inverse = distinct(texts)
-        if len(first) > len(inverse) // 2 and len(first) > 256:
-            return self._append(texts, first)[inverse]
-        ids = [self.one(_bytes(texts, row)) for row in first.tolist()]
+        if len(first) > 256 and len(first) > len(inverse) // 2:
+            # Names that hardly repeat within a batch repeat even less from batch to batch.
+            return (self._append(texts, first) + _PLACED)[inverse]
+        data = texts.data.tobytes()
+        bounds = zip(texts.bounds[first].tolist(), texts.bounds[first + 1].tolist(), strict=True)
+        with self._lock:
+            ids = [self._one(data[start:end]) for start, end in bounds]
         return np.array(ids, np.int64)[inverse]
 
     def one(self, name: bytes) -> int:
         """Return the id of one name."""
-        if len(name) > MAX_NAME_BYTES:
-            name = cut_name(_decode(name)).encode()
         with self._lock:
-            found = self._known.get(name)
-            if found is None:
-                found = self._bytes.append(name) << _LENGTH_BITS | len(name)
-                if len(name) <= _KNOWN_BYTES and len(self._known) < _KNOWN_NAMES:
-                    self._known[name] = found
-            return found
+            return self._one(name)
+
+    def _one(self, name: bytes) -> int:
+        found = self._known.get(name)
+        if found is None:
+            stored = name if len(name) <= MAX_NAME_BYTES else cut_name(_decode(name)).encode()
+            span = self._bytes.append(stored) << _LENGTH_BITS | len(stored)
+            if self._numbered == _NUMBERED or len(name) > MAX_NAME_BYTES:
+                return span + _PLACED
+            found = self._known[name] = self._numbered
+            self._spans[found] = span
+            self._numbered += 1
+        return found
 
     def _append(self, texts: Texts, rows: Int64s) -> Int64s:
-        """Store the names of `rows` without looking for them; return their ids."""
+        """Store the names of `rows` without looking for them; return where and how long they are."""
         starts = texts.bounds[rows]
         lengths = texts.bounds[rows + 1] - starts
         kept = np.where(lengths > MAX_NAME_BYTES, 0, lengths)
         ends = np.cumsum(kept)
-        at = np.arange(int(ends[-1])) + np.repeat(starts - (ends - kept), kept)
-        with self._lock:
-            base = self._bytes.append(texts.data[at].tobytes())
-        ids = (ends - kept + base) << _LENGTH_BITS | kept
+        at = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - kept), kept)
+        base = self._bytes.append(texts.data[at].tobytes())
+        spans = (ends - kept + base) << _LENGTH_BITS | kept
         for i in np.flatnonzero(lengths > MAX_NAME_BYTES).tolist():
-            ids[i] = self.one(texts.data[starts[i] : starts[i] + lengths[i]].tobytes())
-        return ids
+            long = cut_name(_decode(_bytes(texts, int(rows[i])))).encode()
+            spans[i] = self._bytes.append(long) << _LENGTH_BITS | len(long)
+        return spans
 
-    def fetch(self, ids: Int64s) -> list[str]:
-        """Return the names of ids (int64, ascending, no two equal) as they may stand in a batch."""
-        if not len(ids):
-            return []
-        starts = ids >> _LENGTH_BITS
-        lengths = ids & ((1 << _LENGTH_BITS) - 1)
-        ends = starts + lengths
-        cuts = (np.flatnonzero(starts[1:] > ends[:-1] + _GAP) + 1).tolist()
-        names: list[str] = []
-        for low, high in zip([0, *cuts], [*cuts, len(ids)], strict=True):
-            base = int(starts[low])
-            data = self._bytes.read(base, int(ends[low:high].max()) - base)
-            for start, end in zip(
-                (starts[low:high] - base).tolist(), (ends[low:high] - base).tolist(), strict=True
-            ):
-                names.append(_decode(data[start:end]))
-        return names
+    def text(self, name: int) -> str:
+        """Return one name."""
+        return self._fetch(np.array([name], np.int64))[0]
 
     def coded(self, ids: Int64s) -> tuple[Int64s, list[str]]:
-        """Return an int64 index a row and the names it points into, sorted, no two equal."""
+        """Return an int64 index a row, and the names it points into.
+
+        The same names come in the same order, whichever thread was the first to store them.
+        """
+        if len(ids) and int(ids.max()) < self._fixed:
+            flags = np.zeros(self._fixed, bool)
+            flags[ids] = True
+            used = np.flatnonzero(flags)
+            codes = np.empty(self._fixed, np.int64)
+            codes[used] = np.arange(len(used))
+            return codes[ids], self._fetch(used)
         used = np.unique(ids)
-        texts = self.fetch(used)
+        texts = self._fetch(used)
         table = sorted(set(texts))
         place = {name: i for i, name in enumerate(table)}
-        codes = np.fromiter((place[name] for name in texts), np.int64, len(texts))
-        return codes[np.searchsorted(used, ids)], table
+        sorted_codes = np.fromiter((place[name] for name in texts), np.int64, len(texts))
+        return sorted_codes[np.searchsorted(used, ids)], table
+
+    def _fetch(self, ids: Int64s) -> list[str]:
+        """Return the names of ids (ascending, no two equal) as they may stand in a batch."""
+        kept = self._kept
+        known = ids.tolist()
+        missing = [name for name in known if name not in kept]
+        if not missing:
+            return [kept[name] for name in known]
+        wanted = np.array(missing, np.int64)
+        spans = np.where(wanted < _PLACED, self._spans[np.minimum(wanted, _NUMBERED - 1)], wanted - _PLACED)
+        found = dict(zip(missing, self._read(spans), strict=True))
+        for name, text in found.items():
+            if name >= _NUMBERED or self._kept_bytes > _KEPT_BYTES:
+                break
+            kept[name] = text
+            self._kept_bytes += len(text)
+        return [kept[name] if name in kept else found[name] for name in known]
+
+    def _read(self, spans: Int64s) -> list[str]:
+        """Return the names at places in the row of bytes, those close together read at once."""
+        order = np.argsort(spans, kind="stable")
+        starts = spans[order] >> _LENGTH_BITS
+        ends = starts + (spans[order] & _LENGTH_MASK)
+        cuts = (np.flatnonzero(starts[1:] > ends[:-1] + _GAP) + 1).tolist()
+        texts: list[str] = []
+        for low, high in zip([0, *cuts], [*cuts, len(spans)], strict=True):
+            base = int(starts[low])
+            data = self._bytes.read(base, int(ends[low:high].max()) - base)
+            bounds = zip((starts[low:high] - base).tolist(), (ends[low:high] - base).tolist(), strict=True)
+            texts += [_decode(data[start:end]) for start, end in bounds]
+        place = np.empty(len(order), np.int64)
+        place[order] = np.arange(len(order))
+        return [texts[i] for i in place.tolist()]
 
 
 class StringTable:

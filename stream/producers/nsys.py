@@ -88,7 +88,7 @@ class NsysSource(Source):
                 sql = f"SELECT {integer(table.first('id'))}, {text(table.first('value'))} FROM {table.name}"
                 for key, value in reader.read(sql, frozenset({1})):
                     keys.append(np.array(key))
-                    ids.append(self._names.add(cast("Texts", value)))
+                    ids.append(self._names.add_table(cast("Texts", value)))
         return StringTable(np.concatenate(keys), np.concatenate(ids))
 
     def _read_tables(self, pool: ThreadPoolExecutor, tables: Tables, progress: Progress) -> None:
@@ -190,17 +190,16 @@ class NsysSource(Source):
 
     def _gather_facts(self, host: str, tables: Tables, strings: StringTable) -> None:
         self.metadata |= exportfacts.system_metadata(self._database)
-        self._domains = {key: self._name(name) for key, (_, name) in tables.domains.items()}
+        self._domains = {key: self._names.text(name) for key, (_, name) in tables.domains.items()}
         wanted = {key for (key,) in self._database.rows("ThreadNames", "nameId") if isinstance(key, int)}
         keys = np.array(sorted(wanted), np.int64)
         ids, unknown = strings.look_up(keys)
         found = zip(keys.tolist(), ids.tolist(), unknown.tolist(), strict=True)
-        names = {key: self._name(name) for key, name, missing in found if not missing}
+        names = {key: self._names.text(name) for key, name, missing in found if not missing}
         self._facts += exportfacts.clock_facts(self._database, self._times)
         self._facts += exportfacts.process_facts(self._database, host, self.clock.zero, names)
         for given in sorted(tables.thread_names):
             process = process_of(host, given.process)
-            self._facts += exportfacts.thread_facts(process, given.thread, self._name(given.name), given.time)
-
-    def _name(self, name: int) -> str:
-        return self._names.fetch(np.array([name], np.int64))[0]
+            self._facts += exportfacts.thread_facts(
+                process, given.thread, self._names.text(given.name), given.time
+            )
