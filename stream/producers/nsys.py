@@ -16,10 +16,10 @@ from schemas.columns import Int64s
 from schemas.types import NONE, Kind
 from stream.producers import exportfacts, wording
 from stream.producers.capture import Progress, Source, SourceOptions, digest_of, process_of
-from stream.producers.columnar import Column, Reader, Texts, integer, text
+from stream.producers.columnar import Reader, Texts, integer, text
 from stream.producers.export import Database, Table
 from stream.producers.exportfacts import PID_MASK
-from stream.producers.exporttables import GPU_TABLES, NO_PROCESS, NVTX, RUNTIME, Query, Tables
+from stream.producers.exporttables import GPU_TABLES, NO_PROCESS, NVTX, RUNTIME, Rows, Tables
 from stream.producers.names import StringTable
 from stream.producers.runs import RUN_ROWS
 
@@ -129,20 +129,21 @@ class NsysSource(Source):
     def _run(self, slots: threading.Semaphore, tables: Tables, job: _Job) -> int:
         table = self._database.tables[job.table]
         query = tables.query(job.table, table)
-        conditions = " AND ".join(part for part in (job.condition, query.where) if part)
         sql = f"SELECT {', '.join(query.columns)} FROM {table.name}"
+        if job.condition:
+            sql += f" WHERE {job.condition}"
         with slots:
-            batches = self._reader().read(f"{sql} WHERE {conditions}" if conditions else sql, query.texts)
-            self._keep(job.run, batches, query)
+            batches = self._reader().read(sql, query.texts)
+            self._keep(job.run, (tables.rows(job.table, query, batch) for batch in batches))
         return job.rows
 
-    def _keep(self, run: int, batches: Iterator[list[Column]], query: Query) -> None:
+    def _keep(self, run: int, made: Iterator[Rows]) -> None:
         """Gather the rows of batches into sorted runs, several only where one would grow too long."""
         gathered: dict[Kind, list[Int64s]] = {}
         sizes: Counter[Kind] = Counter()
         part = 0
-        for batch in batches:
-            for kind, rows in query.rows(batch):
+        for batch in made:
+            for kind, rows in batch:
                 gathered.setdefault(kind, []).append(rows)
                 sizes[kind] += len(rows)
                 if sizes[kind] >= RUN_ROWS:

@@ -77,10 +77,8 @@ def describe(source: Source, database: Database, found: Counter[str]) -> None:
     collected) and `exported` (the rows it means by that).
     """
     for table, name in _TABLES.items():
-        known = database.tables.get(table)
-        if known is not None:
-            ((rows,),) = database.query(f"SELECT count(*) FROM {known.name}")
-            source.counts[name] = rows
+        if table in database.tables:
+            source.counts[name] = found[table]
     left_out = ("launches_unused", "backtraces", "time_unusable", "names_unknown", "without_thread")
     source.counts |= {name: found[name] for name in left_out if found[name]}
     collected, doubts = exportfacts.said_of_collection(database)
