@@ -155,6 +155,12 @@ class Segments:
         """
         meta = _read_meta(folder)
         if meta is not None:
+            if not (folder / "commits").is_dir():
+                raise TransportError(
+                    "log has lost its commits",
+                    where=str(folder),
+                    hint="copy the whole folder, not a part of it",
+                )
             return cls(
                 folder, meta.partitions, durable=durable, segment_bytes=segment_bytes, failpoint=failpoint
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import shutil
@@ -16,15 +17,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka_batches import ABORT, COMMIT, control_batch, record_batch
 
-from schemas.errors import TransportError, UsageError
+from schemas.errors import DecodeError, TransportError, UsageError
 from schemas.records import Output, Record, Topic
 from schemas.types import Offset, Partition
 from stream.log import partition_for
+from stream.manifest import End, head_end, pack_manifest, unpack_head
 from stream.segments import Segments, SegmentsClaim
 from stream.transport import POINTS, PUBLISH, Claim, TopicPartition, Transport, every, link_inputs, link_task
 
 EVENTS: Final = TopicPartition(Topic.EVENTS, Partition(0))
 DELTAS: Final = TopicPartition(Topic.DELTAS, Partition(0))
+GOLDEN_MANIFEST: Final = (
+    "47504c4d010000005a0000002fa1051386a47461736ba66c696e6b2d30a6636f6d6d697403a76f757470757473"
+    "9193a664656c746173009305cd025807a6696e707574739193a66576656e74730009aa73746174655f73697a65"
+    "0da973746174655f637263ce6c17a5e281a46c616e65c4057374617465"
+)
 BROKER: Final = Path(__file__).parent / "broker"
 COMMIT_POINTS: Final = tuple(f"{when} {point}" for point in POINTS[3:] for when in ("before", "after"))
 
@@ -352,7 +359,8 @@ def test_a_second_writer_is_refused(log: Segments, folder: Path) -> None:
 def test_a_killed_writer_holds_nothing(log: Segments, folder: Path) -> None:
     """The lock of a process goes with it, even by SIGKILL."""
     program = (
-        "import sys, time; from pathlib import Path; from stream.segments import Segments\n"
+        "import sys, time; from pathlib import Path; from stream.manifest import End, head_end, pack_manifest, unpack_head
+from stream.segments import Segments\n"
         f"claim = Segments.open(Path({str(folder)!r})).claim('publish', ())\n"
         "print('held', flush=True); time.sleep(60)"
     )
@@ -387,12 +395,15 @@ def test_a_folder_that_is_no_log_is_refused(tmp_path: Path) -> None:
     (tmp_path / "later" / "meta.json").write_text('{"format": 2, "partitions": 1}')
     (tmp_path / "odd").mkdir()
     (tmp_path / "odd" / "meta.json").write_text("[]")
+    Segments.create(tmp_path / "part", partitions=1)
+    shutil.rmtree(tmp_path / "part" / "commits")
 
     for name, what in {
         "absent": "no log in this folder",
         "file": "no log in this folder",
         "later": "log has format 2",
         "odd": "not a description of a log",
+        "part": "log has lost its commits; copy the whole folder",
     }.items():
         with pytest.raises(TransportError, match=what):
             Segments.open(tmp_path / name)
@@ -488,6 +499,27 @@ def test_a_damaged_manifest_is_refused(log: Segments, folder: Path, position: in
 
     with pytest.raises(TransportError, match="manifest"):
         log.claim(PUBLISH, ())
+
+
+def test_manifests_have_these_bytes() -> None:
+    """A manifest is written in exactly these bytes, and says the same again."""
+    data = pack_manifest(
+        "link-0", 3, {DELTAS: End(Offset(5), 600, Offset(7))}, {EVENTS: Offset(9)}, {"lane": b"state"}
+    )
+
+    assert data.hex() == GOLDEN_MANIFEST
+    head = unpack_head(data)
+    assert (head.task, head.commit, head.state_size) == ("link-0", 3, len(data) - head_end(data))
+    assert head.ends() == {DELTAS: End(Offset(5), 600, Offset(7))}
+    assert head.offsets() == {EVENTS: 9}
+
+
+@given(st.binary(max_size=100))
+def test_any_bytes_are_a_manifest_or_refused(data: bytes) -> None:
+    """Whatever stands in a manifest file is one, or gives a DecodeError."""
+    for start in (b"", b"GPLM\1\0\0\0"):
+        with contextlib.suppress(DecodeError):
+            unpack_head(start + data)
 
 
 def test_a_manifest_that_goes_away_is_told(log: Segments, folder: Path) -> None:
