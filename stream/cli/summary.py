@@ -8,17 +8,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TextIO
 
 from schemas.errors import printable
-from schemas.ledger import Amount, Ledger, RoleFigures
+from schemas.ledger import Amount, Ledger, RoleFigures, UnknownKernel
 from schemas.types import REASONS
 
 MAX_ROLES: Final = 16
 MAX_CONTEXTS: Final = 8
 MAX_UNKNOWN: Final = 8
 MAX_REMARKS: Final = 12
+MAX_PATHS: Final = 3
 """More would not be read; the ledger has them all."""
 
-_REASON_TITLES: Final = ("not captured", "outside ranges", "no ranges")
-"""Of REASONS, in the same order."""
+_HEAD: Final = (
+    *("role", "kernels", "in\ncontext", "GPU time", "in\ncontext"),
+    *("not\ncaptured", "outside\nranges", "no\nranges"),
+)
+"""Of the table of roles: the last three are REASONS, in the same order."""
 
 
 class ContextTime(NamedTuple):
@@ -95,10 +99,11 @@ def _coverage(ledger: Ledger, style: Style) -> list[str]:
     total = _sum(ledger.per_role.values())
     shown = rows[:MAX_ROLES]
     if len(rows) > 1:
-        left = len(rows) - len(shown)
-        shown.append(_role_row(f"all {len(rows)}" + (f" ({left} not shown)" if left else ""), total))
-    head = ("role", "kernels", "in context", "GPU time", "in context", *_REASON_TITLES)
-    return [style.title("Coverage"), *_table(head, shown, style)]
+        shown.append(_role_row(f"all {len(rows)}", total))
+    lines = [style.title("Coverage"), *_table(shown, style)]
+    if len(rows) > MAX_ROLES:
+        lines.append(f"  ({len(rows) - MAX_ROLES} roles are not shown)")
+    return lines
 
 
 def _role_row(role: str, figures: RoleFigures) -> tuple[str, ...]:
@@ -129,15 +134,18 @@ def _sum(roles: Iterable[RoleFigures]) -> RoleFigures:
     )
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], style: Style) -> Iterator[str]:
-    """Yield a table, its first column to the left and the others to the right."""
-    others = [max(len(row[i]) for row in (head, *rows)) for i in range(1, len(head))]
-    first = max(len(printable(row[0])) for row in (head, *rows))
-    first = max(min(first, style.width - sum(others) - 2 * len(others) - 2), 8)
-    for row in (head, *rows):
-        cells = [style.cut(row[0], first).ljust(first)]
-        cells += [text.rjust(width) for text, width in zip(row[1:], others, strict=True)]
-        yield "  " + "  ".join(cells)
+def _table(rows: Sequence[Sequence[str]], style: Style) -> Iterator[str]:
+    """Yield the table of roles: the first column to the left, the others to the right."""
+    upper = [title.partition("\n")[0] for title in _HEAD]
+    lower = [title.partition("\n")[2] for title in _HEAD]
+    lines = (upper, lower, *rows)
+    others = [max(len(line[i]) for line in lines) for i in range(1, len(_HEAD))]
+    first = max(len(printable(line[0])) for line in lines)
+    first = max(min(first, style.width - sum(others) - 2 * len(others) - 2), 9)
+    for line in lines:
+        cells = [style.cut(line[0], first).ljust(first)]
+        cells += [text.rjust(width) for text, width in zip(line[1:], others, strict=True)]
+        yield ("  " + "  ".join(cells)).rstrip()
 
 
 def _steady(ledger: Ledger, style: Style) -> list[str]:
@@ -167,14 +175,26 @@ def _contexts(ledger: Ledger, contexts: Sequence[ContextTime], style: Style) -> 
 
 
 def _unknown(ledger: Ledger, style: Style) -> list[str]:
-    top = ledger.unknown_top[:MAX_UNKNOWN]
-    if not top:
+    """Return the kernels of `unknown_top`, a kernel that several ranks run on one line."""
+    by_name: dict[str, list[UnknownKernel]] = {}
+    for entry in ledger.unknown_top:
+        by_name.setdefault(entry.name, []).append(entry)
+    if not by_name:
         return []
+    rows = [
+        (
+            sum(e.count for e in entries),
+            entries[0].role if len(entries) == 1 else f"{len(entries)} roles",
+            name,
+        )
+        for name, entries in by_name.items()
+    ]
+    rows = sorted(rows, key=lambda row: (-row[0], row[2]))[:MAX_UNKNOWN]
     lines = [style.title("Kernels most often without context")]
-    role = max(min(max(len(printable(entry.role)) for entry in top), 24), 4)
-    for entry in top:
-        figures = f"  {entry.count:>11,}  {style.cut(entry.role, role):<{role}}  "
-        lines.append(figures + style.cut(entry.name, style.width - len(figures)))
+    width = min(max(len(printable(role)) for _, role, _ in rows), 24)
+    for count, role, name in rows:
+        figures = f"  {count:>11,}  {style.cut(role, width):<{width}}  "
+        lines.append(figures + style.cut(name, style.width - len(figures)))
     return lines
 
 
@@ -189,8 +209,15 @@ def _block(title: str, lines: Iterable[str], style: Style) -> list[str]:
 
 
 def _withheld(ledger: Ledger) -> Iterator[str]:
+    """Yield the figures that are null, those with the same reasons together."""
+    by_reasons: dict[tuple[str, ...], list[str]] = {}
     for path, reasons in ledger.withheld.items():
-        yield f"{path}: {'; '.join(reasons)}"
+        by_reasons.setdefault(tuple(reasons), []).append(path)
+    for why, paths in by_reasons.items():
+        shown = ", ".join(paths[:MAX_PATHS]) + (
+            f" and {len(paths) - MAX_PATHS} more" if len(paths) > MAX_PATHS else ""
+        )
+        yield f"{shown}: {'; '.join(why)}"
 
 
 def _remarks(ledger: Ledger) -> Iterator[str]:
@@ -203,7 +230,7 @@ def _remarks(ledger: Ledger) -> Iterator[str]:
     if ledger.delivery.dead_letters:
         yield f"{_count(ledger.delivery.dead_letters, 'record')} could not be read"
     for source in quality.sources:
-        yield from (f"{source.file}: {text}" for text in source.missing)
+        yield from (f"{source.file} lacks {text}" for text in source.missing)
     for source in quality.sources:
         if source.export_complete is False:
             yield f"{source.file}: fewer events were exported than the profiler says it collected"
@@ -213,38 +240,29 @@ def _remarks(ledger: Ledger) -> Iterator[str]:
 
 def _odd_rows(ledger: Ledger) -> Iterator[str]:
     quality, odd, late = ledger.quality, ledger.quality.odd, ledger.quality.late
-    for figure, text in (
-        (odd.second_kernels, "found the launch of their correlation id used up by another kernel"),
-        (odd.negative_durations, "end before they start: counted with 0 ns"),
-        (odd.zero_durations, "end as they start"),
-        (late.kernels, "came late: linked by the same rules"),
+    offset = min((entry.offset_ns for entry in quality.clock_offsets), default=0)
+    early = f", by up to {_time(-offset)}: the GPU's clock is off" if offset < 0 else ""
+    for what, figure in (
+        ("kernels that found the launch of their correlation id used up by another one", odd.second_kernels),
+        ("kernels that end before they start (counted with 0 ns)", odd.negative_durations),
+        ("kernels that end as they start", odd.zero_durations),
+        (f"kernels that start before their launch{early}", odd.launched_after_start),
+        ("kernels that came late (linked by the same rules)", late.kernels),
+        ("ranges that end after a range they began in", odd.crossing_ranges),
+        ("range closings without an opening", odd.unmatched_closings),
+        ("window boundaries that came too late to be any", late.boundaries),
     ):
         if figure:
-            yield f"{_count(figure, 'kernel')} {text}"
-    if odd.launched_after_start:
-        worst = min(quality.clock_offsets, key=lambda offset: offset.offset_ns, default=None)
-        by = f", by up to {_time(-worst.offset_ns)}" if worst is not None and worst.offset_ns < 0 else ""
-        early = _count(odd.launched_after_start, "kernel")
-        yield f"{early} start before their launch{by}: the GPU's clock is off"
-    if odd.crossing_ranges:
-        yield f"{_count(odd.crossing_ranges, 'range')} end after a range they began in"
-    if odd.unmatched_closings:
-        yield f"{_count(odd.unmatched_closings, 'range')} close without having been opened"
+            yield f"{what}: {figure:,}"
     for row in quality.overflow:
         other = _count(row.kernels, "kernel")
         yield f"pid {row.pid} has more groups than limits.groups: {other} are in `other`"
     if quality.blind_ns:
         yield f"no capture covers {_time(quality.blind_ns)} of the session"
-    for graph in ledger.graphs:
-        if graph.gpu_ns is not None:
-            yield (
-                f"{graph.role}: {_count(graph.replays, 'graph launch', 'graph launches')} with "
-                f"{_time(graph.gpu_ns)} of GPU time were traced without their kernels"
-            )
 
 
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number:,} {one if number == 1 else many or one + 's'}"
+def _count(number: int, one: str) -> str:
+    return f"{number:,} {one}{'' if number == 1 else 's'}"
 
 
 def _percent(part: int, whole: int) -> str:
