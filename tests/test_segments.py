@@ -359,8 +359,7 @@ def test_a_second_writer_is_refused(log: Segments, folder: Path) -> None:
 def test_a_killed_writer_holds_nothing(log: Segments, folder: Path) -> None:
     """The lock of a process goes with it, even by SIGKILL."""
     program = (
-        "import sys, time; from pathlib import Path; from stream.manifest import End, head_end, pack_manifest, unpack_head
-from stream.segments import Segments\n"
+        "import sys, time; from pathlib import Path; from stream.segments import Segments\n"
         f"claim = Segments.open(Path({str(folder)!r})).claim('publish', ())\n"
         "print('held', flush=True); time.sleep(60)"
     )
@@ -543,9 +542,7 @@ def test_a_partition_of_a_real_broker_is_read() -> None:
     """
     log = Segments.open(BROKER)
 
-    assert [
-        (r.offset, r.key, bytes(r.value or b"").split(b" x")[0]) for r in log.records(EVENTS)
-    ] == [
+    assert [(r.offset, r.key, bytes(r.value or b"").split(b" x")[0]) for r in log.records(EVENTS)] == [
         (0, b"k", b"plain 0"),
         (1, b"k", b"plain 1"),
         (2, b"k", b"a committed 0"),
