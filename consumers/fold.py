@@ -71,7 +71,9 @@ class Session:
         if record.closed:
             state.closed.add(record.partition)
         if record.anchor is not None:
-            state.anchors.append((record.process, record.capture, record.anchor))
+            anchor = (record.process, record.capture, record.anchor)
+            if anchor not in state.anchors:
+                state.anchors.append(anchor)
         for spans in (self.measured, self.steady):
             spans.add(record)
         self._update_spans()

@@ -187,7 +187,7 @@ class _Report:
         if self.steady_clash:
             return [self._clash(self.steady_clash, "steady")]
         if self.session.steady.by == "none":
-            return ['no steady window; say which there are in windows.steady (by = "none")']
+            return ['no steady window: windows.steady says there is none (by = "none")']
         spans = self._absolute(self.session.steady)
         if not spans:
             return ["no steady window"]
@@ -423,12 +423,15 @@ class _Report:
                     values[fact.key.removeprefix(keys.METADATA)].add(fact.value)
                 elif fact.key == keys.DEVICE:
                     devices.add(fact.value)
-        metadata: dict[str, Any] = {key: sorted(texts) for key, texts in sorted(values.items())}
-        metadata["devices"] = [_device(text) for text in sorted(devices)]
+        metadata = {key: [_plain(text) for text in sorted(texts)] for key, texts in sorted(values.items())}
+        metadata["devices"] = [_plain(text) for text in sorted(devices)]
         return metadata
 
 
-def _device(text: str) -> object:
+def _plain(text: str) -> object:
+    """Return what a fact says: a JSON object as such, anything else as the text it is."""
+    if not text.startswith("{"):
+        return text
     try:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (msgspec.DecodeError, RecursionError):
