@@ -45,6 +45,8 @@ class Figure(NamedTuple):
     limit: float | None = None
     """What was promised: at most this, or with `at_least` not below it."""
     at_least: bool = False
+    load: float = 0.0
+    """Processes that wanted a core when it had been measured: above 2 or so it is noise as well."""
 
     @property
     def median(self) -> float:
@@ -82,7 +84,7 @@ class Bench:
 
     def note(self, figure: Figure) -> None:
         """Keep a figure and show it."""
-        self.figures.append(figure)
+        self.figures.append(figure._replace(load=round(os.getloadavg()[0], 2)))
         say(line(figure))
 
     def each(self) -> Iterable[int]:
@@ -138,6 +140,8 @@ def linking(bench: Bench) -> None:
         linked = [step("link", events, bench.config, cores=1) for _ in bench.each()]
         speed = [kernels / found["seconds"] for _, found in linked]
         bench.note(Figure("b", f"linker alone, {what}", "M kernels/s", speed, 1.0, at_least=True))
+        busy = [kernels / found["cpu_seconds"] for _, found in linked]
+        bench.note(Figure("b", f"linker alone, {what}, by processor time", "M kernels/s", busy))
         sizes = [found["largest_state_bytes"] / MB for _, found in linked]
         bench.note(Figure("b", f"its largest state, {what}", "MB", sizes))
         chained = []

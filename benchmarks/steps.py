@@ -1,11 +1,13 @@
-"""What is measured inside of one process: `python -m benchmarks.steps NAME ARGUMENT...`.
+"""What is measured inside of one process: `python -m benchmarks.steps [--profile] NAME ARGUMENT...`.
 
 Each prints one JSON object; "seconds" is the time of the work itself, without starting Python.
 """
 
 from __future__ import annotations
 
+import cProfile
 import json
+import pstats
 import sqlite3
 import sys
 import time
@@ -116,7 +118,7 @@ def link(folder: str, config: str) -> Found:
     linkers = [Linker(loaded, p) for p in range(len(places))]
     out: Counter[str] = Counter()
     largest = 0
-    began = time.perf_counter()
+    began, busy = time.perf_counter(), time.process_time()
 
     def commit(linker: Linker) -> bool:
         nonlocal largest
@@ -142,8 +144,8 @@ def link(folder: str, config: str) -> Found:
                 pending = 0
     while sum(commit(linker) for linker in linkers):
         pass
-    seconds = time.perf_counter() - began
-    return {"seconds": seconds, "largest_state_bytes": largest, **dict(out)}
+    seconds, busy = time.perf_counter() - began, time.process_time() - busy
+    return {"seconds": seconds, "cpu_seconds": busy, "largest_state_bytes": largest, **dict(out)}
 
 
 def chain(folder: str, config: str) -> Found:
@@ -177,5 +179,16 @@ STEPS: Final[dict[str, Callable[..., Found]]] = {
     "cursor": cursor, "synth": synth, "events": events, "link": link, "chain": chain,
 }  # fmt: skip
 
+
+def main(name: str, *arguments: str) -> None:
+    """Take one step; print what it found, and with `--profile` before the name, what took the time."""
+    if name != "--profile":
+        print(json.dumps(STEPS[name](*arguments)))
+        return
+    with cProfile.Profile() as profile:
+        print(json.dumps(STEPS[arguments[0]](*arguments[1:])))
+    pstats.Stats(profile, stream=sys.stderr).sort_stats("tottime").print_stats(30)
+
+
 if __name__ == "__main__":
-    print(json.dumps(STEPS[sys.argv[1]](*sys.argv[2:])))
+    main(*sys.argv[1:])
