@@ -246,6 +246,28 @@ def test_commits_follow_time(log: Segments) -> None:
         assert runner.commits == 1
 
 
+def test_a_state_is_taken_after_its_outputs(log: Segments) -> None:
+    """A processor is asked for its outputs first: its state need not hold them as well."""
+    with RecordWriter(log) as writer:
+        writer.write(events(1)[0])
+    calls: list[str] = []
+
+    class Asked(pipeline.Chain):
+        def flush(self) -> list[Output]:
+            calls.append("flush")
+            return super().flush()
+
+        def snapshot(self) -> dict[str, bytes]:
+            calls.append("snapshot")
+            return super().snapshot()
+
+    with Runner(log, Task("link-0", lambda: Asked(0), (EVENTS,))) as runner:
+        assert runner.step()
+        assert runner.commit()
+        assert not runner.commit()
+    assert calls == ["flush", "snapshot"]
+
+
 def test_a_writer_commits_by_size_by_time_and_at_the_end(log: Segments) -> None:
     """Published records show after so many bytes, after so long, and when the writer is left."""
     clock = Clock()
