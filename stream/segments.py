@@ -121,6 +121,8 @@ class Segments:
                 if not (folder / "meta.json").exists():
                     data = msgspec.json.encode(_Meta(_FORMAT, partitions))
                     _replace(folder / "meta.json", data, durable=durable)
+                    if durable:
+                        sync_folder(folder.parent)
         except OSError as error:
             raise _cannot_write(folder, error) from error
         meta = _read_meta(folder)
