@@ -37,12 +37,13 @@ class GroupTable(NamedTuple):
 
 
 def steady_slots(session: Session, slots: Int64s) -> Int64s:
-    """Return 1 for each slot that is steady time, else 0; slots as `statistics.slot_of` has them."""
+    """Return 1 for each slot that is steady time, else 0; `slots` ascending."""
     if session.steady.at_once():
         return np.zeros(len(slots), np.int64)
     flags = session.slot_flags()
-    uniques, at = np.unique(slots, return_inverse=True)
-    return np.array([flags.get(s, s) & STEADY for s in uniques.tolist()], np.int64)[at]
+    begins = np.flatnonzero(np.diff(slots, prepend=-1))
+    steady = [flags.get(slot, slot) & STEADY for slot in slots[begins].tolist()]
+    return np.repeat(np.array(steady, np.int64), np.diff(begins, append=len(slots)))
 
 
 def count_groups(session: Session) -> tuple[int, dict[int, tuple[int, int]]]:
