@@ -13,7 +13,7 @@ export RUFF_CACHE_DIR := .cache/ruff
 export UV_NO_PROGRESS := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types check wheel bench docs lock clean
+.PHONY: help setup demo kafka test lint types check wheel bench docs lock clean
 
 help: ## list what can be made
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 10
@@ -35,6 +35,9 @@ demo: $(READY) ## make a synthetic capture, run the main job on it, show the res
 	@echo '$$ gpu-ledger run demo/capture.sqlite --config examples/world_model.toml --out demo/ledger'
 	@$(BIN)/gpu-ledger run demo/capture.sqlite --config examples/world_model.toml --out demo/ledger
 	@echo 'The whole ledger: demo/ledger/ledger.json; its groups: demo/ledger/groups.csv'
+
+kafka: $(READY) ## start a Kafka broker to try things on, until Ctrl-C (needs Java 17 and Maven)
+	@$(BIN)/python tests/kafka_broker.py
 
 test: lint types check ## lint, strict types, and every test against the built wheel
 

@@ -52,6 +52,17 @@ class TransportError(GpuLedgerError):
     """Records cannot be moved. Restarting resumes from the last commit."""
 
 
+class FencedError(TransportError):
+    """Another process has taken the task over: what this one did since its last commit is void.
+
+    Whoever has it goes on from that commit, so this one has nothing to repair and must not retry.
+    """
+
+
+class RecordsGoneError(TransportError):
+    """Records that are still needed have been deleted. Going on would skip them in silence."""
+
+
 class DecodeError(GpuLedgerError):
     """Bytes are not a record of ours, or not whole. The only error decoding raises.
 

@@ -96,10 +96,10 @@ def test_the_core_has_neither_clock_nor_io(root: Path) -> None:
     assert not wrong
 
 
-def test_one_module_alone_touches_kafkas_record_format(root: Path) -> None:
-    """kafka-python is untyped and its record interface undocumented: `stream.log` types it."""
+def test_two_modules_alone_touch_kafka_python(root: Path) -> None:
+    """kafka-python is untyped: `stream.log` types its record format, `stream.kafka.client` its clients."""
     users = {name for name, tree in modules(root) for t in imports(tree) if t.partition(".")[0] == "kafka"}
-    assert users <= {"stream.log"}
+    assert users <= {"stream.log", "stream.kafka.client"}
 
 
 @pytest.mark.parametrize("words", [["--version"], ["--help"], ["config", "init"]])
