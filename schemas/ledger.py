@@ -445,7 +445,10 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True):
 class GroupRow(msgspec.Struct, frozen=True, kw_only=True):
     """One row of `groups.csv`: the kernels of one group in steady, or in other windows.
 
-    A group is (process, device, rewritten context, kernel, graph, position).
+    A group is (process, device, rewritten context, kernel, graph, position). In CSV a text that a
+    spreadsheet could take for a formula (it begins with `=`, `+`, `-`, `@`, a tab or a carriage
+    return), or that begins with `'`, has a `'` before it: take one off to have the name back. NUL
+    stands as U+2400. `groups.parquet` holds names as they are.
     """
 
     host: str
