@@ -1,0 +1,260 @@
+"""The linker and the sink against the reference, and against themselves told otherwise."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from random import Random
+
+import folded
+import msgspec
+import numpy as np
+import profiles
+import reference
+import reference_ledger
+import strategies
+from driver import Log, Often, events, run_linkers, run_sink
+from hypothesis import given
+from hypothesis import strategies as st
+from strategies import SESSION, Story
+
+from consumers.files import csv_text
+from consumers.sink import Sink
+from schemas.config import Config
+from schemas.deltas import decode_delta
+from schemas.events import Batch
+from schemas.ledger import Delivery, GroupRow, encode_ledger
+from schemas.quantiles import bucket_of
+from schemas.records import Topic
+from schemas.types import NONE, Kind, Process
+
+profiles.load()
+
+CONFIG_WINDOWS = Config().limits.windows
+randoms = st.integers(0, 2**32 - 1).map(Random)
+
+
+def nonzero(counts: Mapping[str, int]) -> dict[str, int]:
+    """Return counts without those of nothing."""
+    return {key: count for key, count in counts.items() if count}
+
+
+def deltas_of(log: Log) -> list[bytes]:
+    """Return all deltas, partition by partition."""
+    return [
+        bytes(r.value or b"")
+        for (topic, _), records in sorted(log.items())
+        if topic == Topic.DELTAS
+        for r in records
+    ]
+
+
+def check_against_reference(log: Log, told: Sequence[Sequence[Batch]], config: Config) -> None:
+    """Fail unless the deltas of a log add up to what the reference says of the same events."""
+    truth = reference.link(told, config)
+    cuts = reference.cuts(truth, config)
+    sums = folded.fold(map(decode_delta, deltas_of(log)), cuts, reference.nanoseconds(config.windows.length))
+    assert sums.totals == reference.totals(truth)
+    assert {key: count for key, (count, _) in sums.unknown.items()} == reference.unknown(truth)
+    check_groups(sums, truth)
+    assert sums.rows == reference.row_counts(truth)
+    assert sums.memory == reference.memory(truth)
+    assert sums.opaque == reference.opaque(truth)
+    assert sums.graphs == reference.graphs(truth)
+    for process in truth.counters.keys() | sums.counters.keys():
+        if not process.is_capture:
+            assert nonzero(sums.counters[process]) == nonzero(truth.counters[process])
+    assert {p: o for p, o in sums.offsets.items() if o} == {p: o for p, o in truth.offsets.items() if o}
+    for key, lane in truth.lanes.items():
+        state = sums.captures[key]
+        assert (state.first, state.last) == (lane.first, lane.last)
+        assert state.missing == lane.missing()
+        assert state.ended == lane.ended
+        assert state.pending == 0
+    assert sums.ended == Counter(dict.fromkeys(range(len(told)), 1))
+
+
+def check_groups(sums: folded.Folded, truth: reference.Linked) -> None:
+    """Fail unless groups, their order of admission and their statistics are the reference's."""
+    assert {p: g for p, g in sums.admitted.items() if g} == reference.admitted(truth, 2**63)
+    expected = reference.groups(truth)
+    assert {key for key, stat in sums.groups.items() if stat.count} == expected.keys()
+    for key, durations in expected.items():
+        stat = sums.groups[key]
+        buckets = Counter(bucket_of(np.array(durations)).tolist())
+        assert (stat.count, stat.total, stat.low, stat.high, stat.buckets) == (
+            len(durations),
+            sum(durations),
+            min(durations),
+            max(durations),
+            buckets,
+        )
+
+
+def check_ledger(sink: Sink, told: Sequence[Sequence[Batch]], config: Config) -> None:
+    """Fail unless the ledger has the figures that the reference has, or withholds them."""
+    truth = reference.link(told, config)
+    expected = reference_ledger.figures(truth, config)
+    ledger = sink.ledger(SESSION)
+    document = msgspec.json.decode(encode_ledger(ledger))
+    for key in ("kernel_events", "link_status", "groups", "roles", "reasons", "unknown_top", "windows_ns"):
+        assert document[key] == expected[key], key
+    for role, figures in document["per_role"].items():
+        assert {k: figures[k] for k in expected["per_role"][role]} == expected["per_role"][role]
+    for key, value in document["coverage"].items():
+        assert (value is None) == (f"coverage.{key}" in document["withheld"])
+        if value is not None:
+            assert value == expected["coverage"][key], key
+    if reference_ledger.missing(truth):
+        assert document["coverage"]["invocations_with_context"] is None
+    assert document["final"] == all(lane.ended for lane in truth.lanes.values())
+    check_group_rows(sink, truth, config)
+    overflow = sorted(entry["pid"] for entry in document["quality"]["overflow"])
+    found = {k: overflow if k == "overflow" else document["quality"][k] for k in expected["quality"]}
+    assert found == expected["quality"]
+
+
+def check_group_rows(sink: Sink, truth: reference.Linked, config: Config) -> None:
+    """Fail unless `groups.csv` has the reference's groups, sums and, within 0.8 %, percentiles."""
+    expected = reference_ledger.group_rows(truth, config)
+    processes = {(p.host, p.pid): p for p in reference_ledger.processes(truth)}
+    shared = len(processes) < len(reference_ledger.processes(truth))
+    seen = []
+    for row in sink.groups(SESSION).rows():
+        fields = (row.device, row.graph_id, row.position)
+        device, graph, position = (NONE if f is None else f for f in fields)
+        group = device, tuple(json.loads(row.context)), row.kernel, graph, position
+        candidates = [
+            key
+            for key in expected
+            if (key[0].host, key[0].pid) == (row.host, row.pid) and key[1:] == (group, row.steady)
+        ]
+        assert shared or len(candidates) == 1
+        matching = [key for key in candidates if key not in seen and agrees(row, expected[key])]
+        assert matching
+        seen.append(matching[0])
+    assert len(seen) == len(expected)
+
+
+def agrees(row: GroupRow, durations: Sequence[int]) -> bool:
+    """Tell whether a row of `groups.csv` is of these durations."""
+    exact = (len(durations), sum(durations), min(durations), max(durations))
+    near = all(
+        1000 * abs(estimate - reference.nearest_rank(durations, percent))
+        <= 8 * reference.nearest_rank(durations, percent)
+        for estimate, percent in ((row.p50_ns, 50), (row.p99_ns, 99))
+    )
+    return near and exact == (row.count, row.total_ns, row.min_ns, row.max_ns)
+
+
+def said(sink: Sink) -> tuple[bytes, str]:
+    """Return the bytes of the ledger and of the groups, but for what happened on the way."""
+    ledger = msgspec.structs.replace(sink.ledger(SESSION), delivery=Delivery(repeated_rows=0, dead_letters=0))
+    return encode_ledger(ledger), csv_text(sink.groups(SESSION))
+
+
+def check_conserved(sink: Sink, told: Sequence[Sequence[Batch]]) -> None:
+    """Fail unless every kernel told, and its time, is in one class, of one role, in one window."""
+    ledger = sink.ledger(SESSION)
+    kernels = {
+        (batch.header.capture, batch.header.process, batch.header.ordinal + i): max(0, duration)
+        for partition in told
+        for batch in partition
+        if batch.kind == Kind.KERNELS
+        for i, duration in enumerate(batch.columns["duration"].tolist())
+    }
+    assert ledger.kernel_events == len(kernels)
+    assert sum(role.kernels for role in ledger.per_role.values()) == len(kernels)
+    assert sum(role.gpu_ns for role in ledger.per_role.values()) == sum(kernels.values())
+    for role in ledger.per_role.values():
+        parts = [role.context, *role.reasons.values()]
+        assert role.kernels == sum(part.kernels for part in parts)
+        assert role.gpu_ns == sum(part.gpu_ns for part in parts)
+    if len(ledger.windows) < CONFIG_WINDOWS:
+        for name, role in ledger.per_role.items():
+            mine = [window.per_role[name] for window in ledger.windows if name in window.per_role]
+            assert role.kernels == sum(figures.kernels for figures in mine)
+            assert role.gpu_ns == sum(figures.gpu_ns for figures in mine)
+    rows = [*sink.groups(SESSION).rows()]
+    assert sum(row.count for row in rows) == len(kernels)
+    assert sum(row.total_ns for row in rows) == sum(kernels.values())
+
+
+@given(strategies.stories(), strategies.configs(), st.integers(1, 3))
+def test_deltas_add_up_to_what_the_reference_says(story: Story, config: Config, partitions: int) -> None:
+    """Every kernel's class, context, position and window, and every counter, is the reference's."""
+    told = strategies.told(story, partitions)
+    check_against_reference(run_linkers(events(told), config, partitions=partitions), told, config)
+
+
+@given(strategies.stories(), strategies.configs(), st.integers(1, 3))
+def test_ledgers_have_the_figures_the_reference_has(story: Story, config: Config, partitions: int) -> None:
+    """The folded ledger and its groups are those of the reference, and nothing is lost on the way."""
+    told = strategies.told(story, partitions)
+    sink = run_sink(run_linkers(events(told), config, partitions=partitions), config)
+    check_ledger(sink, told, config)
+    check_conserved(sink, told)
+
+
+@given(strategies.stories(), strategies.configs(), st.integers(1, 3), randoms)
+def test_telling_the_same_otherwise_changes_no_byte(
+    story: Story, config: Config, partitions: int, random: Random
+) -> None:
+    """Cuts into batches, interleaving, partitions, schedules and commits leave the ledger as it is."""
+    plain = run_sink(run_linkers(events(strategies.told(story)), config, partitions=1), config)
+    told = strategies.told(story, partitions, random)
+    log = run_linkers(
+        events(told), config, partitions=partitions, random=random, commit_every=random.randint(1, 9)
+    )
+    other = run_sink(log, config, random=random, commit_every=random.randint(1, 9))
+    assert said(other) == said(plain)
+    check_conserved(other, told)
+
+
+@given(strategies.stories(), strategies.configs(), st.integers(1, 3), randoms)
+def test_repeated_records_and_files_change_no_byte(
+    story: Story, config: Config, partitions: int, random: Random
+) -> None:
+    """What comes again, in part or as a whole, is skipped."""
+    plain = run_sink(run_linkers(events(strategies.told(story)), config, partitions=1), config)
+    told = strategies.told(story, partitions, random, repeats=True)
+    other = run_sink(run_linkers(events(told), config, partitions=partitions, random=random), config)
+    assert said(other) == said(plain)
+    check_conserved(other, told)
+
+
+@given(strategies.stories(), strategies.configs(), st.integers(1, 3), randoms)
+def test_stopping_and_restarting_changes_no_byte(
+    story: Story, config: Config, partitions: int, random: Random
+) -> None:
+    """Tasks stopped after every commit, and killed before some, leave the ledger as it is."""
+    told = strategies.told(story, partitions)
+    plain = run_sink(run_linkers(events(told), config, partitions=partitions), config)
+    restarts = Often(random)
+    log = run_linkers(
+        events(told),
+        config,
+        partitions=partitions,
+        random=random,
+        commit_every=random.randint(1, 4),
+        restarts=restarts,
+    )
+    other = run_sink(log, config, random=random, commit_every=random.randint(1, 4), restarts=restarts)
+    assert said(other) == said(plain)
+    check_conserved(other, told)
+
+
+@given(strategies.stories(), strategies.configs())
+def test_what_comes_after_the_end_of_a_session_is_not_taken_in(story: Story, config: Config) -> None:
+    """The session is over when it says so: a final ledger has nothing pending, and stays as it is."""
+    told = strategies.told(story)
+    process = Process("late", 1 << 24)
+    row = {"time": 5, "duration": 5, "device": 0, "stream": 0, "correlation": 1, "name": "k"}
+    row |= {"graph": NONE, "node": NONE}
+    lanes = [strategies.Lane(process, "late", [], ends=True, after={}), story.lanes[0]]
+    more = [strategies.batch_of(lane, Kind.KERNELS, [row | {"ordinal": 1_000}], 50) for lane in lanes]
+    before = run_sink(run_linkers(events(told), config, partitions=1), config)
+    after = run_sink(run_linkers(events([[*told[0], *more, told[0][-1]]]), config, partitions=1), config)
+    assert after.ledger(SESSION).kernel_events == before.ledger(SESSION).kernel_events
+    assert after.ledger(SESSION).quality.pending == 0

@@ -1,0 +1,473 @@
+"""The reference against examples worked out by hand, one for each rule of linking.
+
+The same examples hold the linker to the rules: what it makes of each must be what the reference
+makes of it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import reference
+from driver import events, run_linkers
+from reference import CONTEXT, NO_RANGES, NONE, NOT_CAPTURED, OUTSIDE, Linked, Work
+from strategies import AGE, SESSION, WAIT, Lane, Row, batch_of
+from test_properties import check_against_reference
+
+from schemas.config import Config, Context, Limits, Rewrite, Rows, Spans, Windows
+from schemas.events import Batch, Header
+from schemas.types import Kind, Process
+
+PROCESS = Process("node", 7 << 24)
+Event = tuple[Kind, Row]
+
+
+def config(**parts: Any) -> Config:
+    """Return a configuration with small limits."""
+    limits = Limits(launch_age=f"{AGE}ns", launch_wait=f"{WAIT}ns", **parts.pop("limits", {}))
+    context = Context(default_rewrites=False, **parts.pop("context", {}))
+    windows = Windows(**({"length": "50ns"} | parts.pop("windows", {})))
+    return Config(limits=limits, context=context, windows=windows, **parts)
+
+
+def kernel(time: int, correlation: int = 1, duration: int = 5, name: str = "k", **more: int) -> Event:
+    """Return a kernel."""
+    row = {"device": 0, "stream": 0, "graph": NONE, "node": NONE, "name": name} | more
+    return Kind.KERNELS, row | {"time": time, "correlation": correlation, "duration": duration}
+
+
+def launch(time: int, correlation: int = 1, thread: int = 1, name: str = "cudaLaunchKernel") -> Event:
+    """Return a launch."""
+    return Kind.LAUNCHES, {"time": time, "thread": thread, "correlation": correlation, "name": name}
+
+
+def opening(time: int, name: str = "r", thread: int = 1, domain: str = "") -> Event:
+    """Return the opening of a range."""
+    return Kind.RANGE_OPENINGS, {"time": time, "thread": thread, "domain": domain, "name": name}
+
+
+def closing(time: int, opening: int) -> Event:
+    """Return the closing of the range whose opening has an ordinal."""
+    return Kind.RANGE_CLOSINGS, {"time": time, "opening": opening}
+
+
+def copy(time: int, correlation: int = 1) -> Event:
+    """Return a memory operation."""
+    row = {"time": time, "duration": 3, "device": 0, "stream": 0, "correlation": correlation}
+    return Kind.MEMORY, row | {"operation": "HtoD", "bytes": 8}
+
+
+def told(*said: Event | int, end: bool = True, process: Process = PROCESS) -> list[Batch]:
+    """Return events as batches of one row each; a number is an advance of the watermark to it."""
+    lane = Lane(process, "capture", [], end, {})
+    counts: dict[Kind, int] = {}
+    facts = {"time": 0, "thread": NONE, "key": "process.rank", "value": "0", "ordinal": 0}
+    batches = [batch_of(lane, Kind.FACTS, [facts])]
+    for each in said:
+        if isinstance(each, int):
+            batches.append(batch_of(lane, Kind.FACTS, [], each))
+            continue
+        kind, row = each
+        counts[kind] = counts.get(kind, -1) + 1
+        batches.append(batch_of(lane, kind, [{"ordinal": counts[kind]} | row]))
+    if end:
+        batches.append(batch_of(lane, Kind.CAPTURE_END, []))
+    return batches
+
+
+def linked(*said: Event | int, config: Config = config(), end: bool = True) -> Linked:  # noqa: B008
+    """Return what the reference makes of events, having held the linker to it."""
+    return linked_batches(told(*said, end=end), config)
+
+
+def linked_batches(batches: list[Batch], config: Config) -> Linked:
+    """Return what the reference makes of batches, having held the linker to it."""
+    header = Header(SESSION, Process("", 0), Kind.SESSION_END, "", partitions=1)
+    log = [[*batches, Batch(header, {}, [])]]
+    check_against_reference(run_linkers(events(log), config, partitions=1), log, config)
+    return reference.link(log, config)
+
+
+def only(result: Linked) -> Work:
+    """Return the one kernel."""
+    (found,) = result.kernels
+    return found
+
+
+def count(result: Linked, name: str) -> int:
+    """Return one of the counters."""
+    return result.counters[PROCESS][name]
+
+
+# --- kernel -> launch
+
+
+def test_a_kernel_belongs_to_the_launch_of_its_id() -> None:
+    """The context of a kernel is that of the launch with its correlation id."""
+    result = linked(opening(0, "a"), closing(20, 0), launch(10), launch(30, 2), kernel(40), kernel(41, 2))
+    assert [(k.reason, k.context) for k in result.kernels] == [(CONTEXT, ("a",)), (OUTSIDE, ())]
+
+
+def test_the_earliest_of_several_launches_is_taken() -> None:
+    """If several calls share an id, the earliest that fits is the kernel's."""
+    result = linked(opening(0, "a"), closing(15, 0), launch(20), launch(10), kernel(30))
+    assert only(result).context == ("a",)
+
+
+def test_a_launch_may_lie_just_so_long_before_its_kernel() -> None:
+    """A launch as old as `launch_age` still counts, one older by a nanosecond does not."""
+    assert only(linked(launch(0), kernel(AGE))).reason == NO_RANGES
+    assert only(linked(launch(0), kernel(AGE + 1))).reason == NOT_CAPTURED
+
+
+def test_a_launch_may_lie_just_so_long_after_its_kernel() -> None:
+    """GPU clocks may run behind by `launch_wait`, and not by a nanosecond more."""
+    result = linked(launch(WAIT), kernel(0))
+    assert only(result).reason == NO_RANGES
+    assert count(result, "launched_after_start") == 1
+    assert result.offsets[PROCESS] == {0: -WAIT}
+    assert only(linked(launch(WAIT + 1), kernel(0))).reason == NOT_CAPTURED
+
+
+def test_a_launch_serves_one_kernel() -> None:
+    """The second kernel of an id finds its launch used up, and is counted."""
+    result = linked(launch(0), kernel(5), kernel(6))
+    assert [k.reason for k in result.kernels] == [NO_RANGES, NOT_CAPTURED]
+    assert count(result, "second_kernels") == 1
+
+
+def test_a_kernel_that_loses_its_launch_takes_the_next() -> None:
+    """Launches of one id are given out in order of decision."""
+    result = linked(opening(0, "a"), closing(5, 0), launch(1), launch(8), kernel(12), kernel(10))
+    assert [(k.time, k.context) for k in result.kernels] == [(10, ("a",)), (12, ())]
+    assert count(result, "second_kernels") == 0
+
+
+def test_a_kernel_that_came_after_its_launch_was_used_up_is_not_a_second_one() -> None:
+    """What was used up before a kernel came is forgotten: nothing says it was there."""
+    result = linked(launch(0), kernel(5), 20, kernel(6))
+    assert [k.reason for k in result.kernels] == [NO_RANGES, NOT_CAPTURED]
+    assert count(result, "second_kernels") == 0
+    assert count(result, "late_kernels") == 1
+
+
+def test_a_kernel_waits_for_its_launch_only_so_long() -> None:
+    """Without a launch a kernel is decided once the watermark is past start + `launch_wait`."""
+    at_limit = linked(kernel(0), WAIT, launch(5))
+    past_limit = linked(kernel(0), WAIT + 1, launch(5))
+    assert only(at_limit).reason == NO_RANGES
+    assert only(past_limit).reason == NOT_CAPTURED
+
+
+def test_a_graph_launch_serves_any_number_of_kernels() -> None:
+    """Kernels of a replay share the id and the context of their graph launch."""
+    result = linked(
+        opening(0, "a"), launch(1, name="cudaGraphLaunch_v10000"), kernel(5), kernel(6), 10, kernel(12)
+    )
+    assert [k.context for k in result.kernels] == [("a",)] * 3
+    assert result.graphs[PROCESS, NONE, False, "replays"] == 1
+
+
+def test_a_graph_launch_leaves_strictly_after_its_age() -> None:
+    """At start + `launch_age` a graph launch is still known, past it no more."""
+    graph = launch(0, name="cuGraphLaunch")
+    assert only(linked(graph, AGE, kernel(AGE))).reason == NO_RANGES
+    assert only(linked(graph, AGE + 1, kernel(AGE))).reason == NOT_CAPTURED
+
+
+def test_an_id_that_is_none_links_to_nothing() -> None:
+    """NONE is no id, not even for two that both have it; 0 is one."""
+    assert only(linked(launch(0, NONE), kernel(5, NONE))).reason == NOT_CAPTURED
+    assert only(linked(launch(0, 0), kernel(5, 0))).reason == NO_RANGES
+
+
+def test_ids_of_processes_do_not_mix() -> None:
+    """A launch serves kernels of its own process and capture alone."""
+    other = Process("node", 1 << 48 | 7 << 24)
+    result = linked_batches([*told(launch(0)), *told(kernel(5), process=other)], config())
+    assert only(result).reason == NOT_CAPTURED
+
+
+def test_copies_link_like_kernels_and_use_nothing_up() -> None:
+    """A memory operation has the class of its launch, which still serves a kernel."""
+    result = linked(opening(0, "a"), launch(1, 1), launch(2, 2), copy(5, 1), kernel(6, 2))
+    assert [w.reason for w in (*result.others, *result.kernels)] == [CONTEXT, CONTEXT]
+    assert reference.memory(result) == {(PROCESS, "HtoD", CONTEXT): (1, 3, 8)}
+
+
+def test_a_copy_may_share_the_launch_of_a_kernel() -> None:
+    """Ids are a kernel's own; what else has the id takes nothing from the kernel."""
+    result = linked(opening(0, "a"), launch(1), copy(5), copy(5), kernel(6), kernel(7))
+    assert [w.reason for w in result.others] == [CONTEXT, CONTEXT]
+    assert [w.reason for w in result.kernels] == [CONTEXT, NOT_CAPTURED]
+    assert count(result, "second_kernels") == 1
+
+
+# --- launch -> context
+
+
+def test_the_context_is_what_was_open_outermost_first() -> None:
+    """A range holds its start and not its end."""
+    result = linked(
+        opening(0, "outer"), opening(10, "inner"), closing(20, 1), closing(30, 0),
+        launch(10, 1), launch(20, 2), launch(30, 3), kernel(31, 1), kernel(32, 2), kernel(33, 3),
+    )  # fmt: skip
+    assert [k.context for k in result.kernels] == [("outer", "inner"), ("outer",), ()]
+
+
+def test_ranges_of_other_threads_do_not_matter() -> None:
+    """A thread without ranges is told from one between its ranges."""
+    result = linked(
+        opening(0, "a", thread=2), opening(50, "b", thread=3),
+        launch(10, 1, 1), launch(10, 2, 3), kernel(31, 1), kernel(32, 2),
+    )  # fmt: skip
+    assert [k.reason for k in result.kernels] == [NO_RANGES, NO_RANGES]
+    assert only(linked(opening(0), closing(5, 0), 8, launch(10), kernel(12))).reason == OUTSIDE
+
+
+def test_ranges_that_start_together_are_in_order_of_opening() -> None:
+    """Of equal starts the one opened first is outside, whichever is longer."""
+    result = linked(
+        opening(0, "short"), opening(0, "long"), closing(9, 0), closing(20, 1), launch(5), kernel(6)
+    )
+    assert only(result).context == ("short", "long")
+
+
+def test_a_range_of_no_length_contains_nothing() -> None:
+    """A range that ends as it starts is never open, and its thread has had a range."""
+    result = linked(opening(5), closing(5, 0), launch(5), kernel(6))
+    assert only(result).reason == OUTSIDE
+    assert count(result, "crossing_ranges") == 0
+
+
+def test_a_range_without_end_is_open_to_the_end() -> None:
+    """No closing: everything after it is inside."""
+    assert only(linked(opening(0, "a"), 50, launch(100), kernel(101))).context == ("a",)
+
+
+def test_ranges_that_cross_are_judged_by_their_times_and_counted() -> None:
+    """Of two that cross the later one is inside while both are open, and goes on alone."""
+    result = linked(
+        opening(0, "a"), opening(10, "b"), closing(20, 0), closing(30, 1),
+        launch(15, 1), launch(25, 2), kernel(31, 1), kernel(32, 2),
+    )  # fmt: skip
+    assert [k.context for k in result.kernels] == [("a", "b"), ("b",)]
+    assert count(result, "crossing_ranges") == 1
+
+
+def test_domains_that_are_left_out_never_were() -> None:
+    """A filtered range is no context, and its thread has had no range by it; its closing is known."""
+    result = linked(
+        opening(0, "a", domain="nccl"), closing(20, 0), launch(5), kernel(6),
+        config=config(context={"exclude_domains": ("nccl",)}),
+    )  # fmt: skip
+    assert only(result).reason == NO_RANGES
+    assert count(result, "unmatched_closings") == 0
+
+
+def test_the_depth_limit_keeps_the_outermost() -> None:
+    """The limit acts after classification, on what a context shows."""
+    result = linked(
+        opening(0, "a"), opening(1, "b"), launch(5), kernel(6), config=config(context={"depth": 1})
+    )
+    assert only(result).context == ("a",)
+
+
+def test_ranges_of_the_process_come_first_where_they_are_asked_for() -> None:
+    """Start/end ranges stand before the thread's own, whenever they started."""
+    said = opening(0, "own"), opening(3, "shared", thread=NONE), launch(5), kernel(6)
+    assert only(linked(*said)).context == ("own",)
+    assert only(linked(*said, config=config(context={"process_ranges": True}))).context == ("shared", "own")
+
+
+def test_names_are_rewritten_after_all_that() -> None:
+    """Rewriting changes what a context is called, and can make one of two."""
+    rules = (Rewrite(match=r"step \d+", replace="step"),)
+    result = linked(opening(0, "step 1"), launch(5), kernel(6), config=config(context={"rewrites": rules}))
+    assert only(result).context == ("step",)
+
+
+def test_a_closing_that_nobody_opened_is_counted_once_its_time_has_passed() -> None:
+    """A closing may come before its opening; after its own end it is given up."""
+    assert count(linked(closing(20, 0), 20, opening(0), launch(5), kernel(6)), "unmatched_closings") == 0
+    assert count(linked(closing(20, 0), 21, opening(0), launch(5), kernel(6)), "unmatched_closings") == 1
+
+
+# --- graphs
+
+
+def test_positions_are_node_numbers_where_there_are_some() -> None:
+    """The node's number is the position, in whatever order the nodes ran."""
+    result = linked(launch(0, name="cudaGraphLaunch"), kernel(5, graph=2, node=1), kernel(6, graph=2, node=0))
+    assert [(k.graph, k.position) for k in result.kernels] == [(2, 1), (2, 0)]
+    assert reference.graphs(result) == {(PROCESS, 2, True): (1, 2)}
+
+
+def test_positions_are_ranks_in_a_replay_otherwise() -> None:
+    """By start, end, stream and name; counting goes on over advances."""
+    result = linked(
+        launch(0, name="cudaGraphLaunch"),
+        kernel(5, name="z"), kernel(5, name="a"), kernel(5, duration=4, name="z", stream=9), 9, kernel(12),
+    )  # fmt: skip
+    assert {(k.time, k.name, k.stream): k.position for k in result.kernels} == {
+        (5, "z", 9): 0,
+        (5, "a", 0): 1,
+        (5, "z", 0): 2,
+        (12, "k", 0): 3,
+    }
+
+
+def test_a_late_kernel_of_a_replay_has_no_position() -> None:
+    """It cannot be ranked any more: those after it have their numbers."""
+    result = linked(launch(0, name="cudaGraphLaunch"), kernel(5), 20, kernel(4), kernel(21))
+    assert [(k.time, k.position) for k in result.kernels] == [(5, 0), (4, NONE), (21, 1)]
+
+
+# --- time
+
+
+def test_late_rows_link_by_the_same_rules() -> None:
+    """A late kernel finds its launch if that is still known; a late range does not reach back."""
+    result = linked(launch(0), 30, kernel(10), opening(0, "a"), end=True)
+    assert only(result).reason == NO_RANGES
+    assert count(result, "late_kernels") == 1
+    assert count(result, "late_ranges") == 1
+
+
+def test_rows_that_come_again_are_skipped_and_gaps_are_shown() -> None:
+    """Ordinals show repetition and loss; a gap closes when its rows come."""
+    batches = told(launch(0), kernel(5), launch(10, 2), kernel(15, 2), kernel(16, 3))
+    kernels = [b for b in batches if b.kind == Kind.KERNELS]
+    rest = [b for b in batches if b.kind != Kind.KERNELS]
+    gone = linked_batches([*rest[:-1], kernels[0], kernels[2], kernels[0], rest[-1]], config())
+    assert count(gone, "repeated_rows") == 1
+    assert gone.lanes["capture", PROCESS].missing() == {Kind.KERNELS: [(1, 2)]}
+    back = linked_batches([*rest[:-1], kernels[0], kernels[2], rest[-1], kernels[1]], config())
+    assert back.lanes["capture", PROCESS].missing() == {}
+    assert count(back, "late_kernels") == 1
+    assert len(back.kernels) == 3
+
+
+def test_odd_durations_are_kept_and_counted() -> None:
+    """A kernel that ends before it starts counts 0 ns; one that ends as it starts is shown too."""
+    result = linked(kernel(5, 1, -3), kernel(6, 2, 0), kernel(7, 3, 4))
+    assert sorted(k.ns for k in result.kernels) == [0, 0, 4]
+    assert (count(result, "negative_durations"), count(result, "zero_durations")) == (1, 1)
+
+
+def test_decisions_are_in_order_of_their_times() -> None:
+    """Later of kernel and launch, else start + `launch_wait`; ties by device, context, name, start."""
+    result = linked(
+        kernel(10, 1), launch(15, 1), kernel(12, 2), kernel(15, 3, name="b"), launch(3, 3), kernel(5, 4)
+    )
+    assert [k.time for k in result.kernels] == [15, 5, 10, 12]
+
+
+def test_late_rows_after_the_end_wait_for_the_end_of_the_session() -> None:
+    """After its capture's end everything is late, and decided when the session ends."""
+    result = linked_batches([*told(launch(0)), told(kernel(5))[1]], config())
+    assert only(result).reason == NOT_CAPTURED
+    assert count(result, "late_kernels") == 1
+
+
+# --- windows and counters
+
+
+def test_windows_by_length_are_at_absolute_multiples() -> None:
+    """A kernel is in the window that holds its start, before zero too."""
+    result = linked(kernel(-1, 1), kernel(49, 2), kernel(50, 3))
+    assert sorted(k.window for k in result.kernels) == [-50, 0, 50]
+
+
+def test_windows_by_times_cut_everybody() -> None:
+    """The timeline is cut at both ends of every span; before the first cut there is no name."""
+    measured = Spans(by="times", times=((10, 20),))
+    result = linked(kernel(9, 1), kernel(10, 2), kernel(20, 3), config=config(windows={"measured": measured}))
+    assert [k.window for k in result.kernels] == [NONE, 10, 20]
+    assert [
+        reference.is_in("measured", w, result, config(windows={"measured": measured})) for w in (NONE, 10, 20)
+    ] == [
+        False,
+        True,
+        False,
+    ]
+
+
+def test_windows_by_ranges_cut_where_they_open_and_close() -> None:
+    """A late opening is no boundary, and counted; with `until = "next"` closings are none either."""
+    steady = Spans(by="ranges", name="step", role="rank0")
+    said = (
+        opening(10, "step"),
+        closing(30, 0),
+        40,
+        opening(20, "step"),
+        closing(45, 1),
+        opening(60, "step"),
+        kernel(65),
+    )
+    result = linked(*said, config=config(windows={"steady": steady}))
+    assert sorted(result.edges) == [10, 30, 60, 70]
+    assert count(result, "late_boundaries") == 1
+    following = Spans(by="ranges", name="step", role="rank0", until="next")
+    assert sorted(linked(*said, config=config(windows={"steady": following})).edges) == [10, 60]
+
+
+def test_a_range_that_nobody_closed_is_a_span_to_the_end_of_its_capture() -> None:
+    """Its span ends with the last event, or where time had got to; that is not a late boundary."""
+    steady = Spans(by="ranges", name="step", role="rank0")
+    result = linked(opening(10, "step"), 90, config=config(windows={"steady": steady}))
+    assert sorted(result.edges) == [10, 90]
+    assert count(result, "late_boundaries") == 0
+
+
+def test_spans_are_steady_if_about_as_long_as_those_before() -> None:
+    """Not the first ones, and within the tolerance of the lower median of the history."""
+    steady = Spans(by="ranges", name="step", role="rank0", warmup=1, tolerance=0.1, history=2)
+    rules = config(windows={"steady": steady})
+    lengths = [100, 110, 100, 111, 120]
+    said: list[Event] = []
+    for i, length in enumerate(lengths):
+        said += [opening(1000 * i, "step"), closing(1000 * i + length, i)]
+    result = linked(*said, config=rules)
+    assert [steady for *_, steady in reference.spans("steady", result, rules)] == [
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
+
+
+def test_row_counters_see_the_ranges_around_what_they_count() -> None:
+    """A range has the fields of those around it and its own; one that opens within it is not around it."""
+    rows = (
+        Rows(name="all", count="ranges", match="fwd(?P<n>.)"),
+        Rows(name="in", count="ranges", match="fwd", context=r"step (?P<s>\d)"),
+    )
+    rewrites = (Rewrite(match=r"ep=(?P<ep>\d)"),)
+    rules = config(rows=rows, context={"rewrites": rewrites})
+    result = linked(
+        opening(0, "step 1 ep=5"), opening(5, "fwd1"), opening(5, "x ep=6"),
+        closing(9, 1), closing(9, 2), closing(20, 0), opening(30, "fwd2 ep=7"), config=rules,
+    )  # fmt: skip
+    assert sorted((r.counter, r.time, sorted(r.fields.items())) for r in result.rows) == [
+        (0, 5, [("ep", "5"), ("n", "1")]),
+        (0, 30, [("ep", "7"), ("n", "2")]),
+        (1, 5, [("ep", "5"), ("s", "1")]),
+    ]
+
+
+def test_a_range_is_not_around_itself() -> None:
+    """The pattern for what is around a range is not tried on the range itself."""
+    rules = config(rows=(Rows(name="in", count="ranges", match="step", context="step"),))
+    assert linked(opening(0, "step 1"), config=rules).rows == []
+
+
+def test_kernels_are_counted_by_name_and_context() -> None:
+    """A kernel has the fields of its context, innermost last, then those of the patterns."""
+    rows = (Rows(name="k", count="kernels", match="k(?P<n>.)", context="in(?P<d>.)"),)
+    result = linked(
+        opening(0, "in1"), opening(1, "in2"), launch(5, 1), kernel(6, 1, name="k1"), kernel(7, 2, name="k2"),
+        config=config(rows=rows),
+    )  # fmt: skip
+    assert [r.fields for r in result.rows] == [{"d": "2", "n": "1"}]
