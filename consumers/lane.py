@@ -311,7 +311,8 @@ class Lane:
 
     def _elements(self, ranges: Table) -> Int64s:
         uniques, inverse = np.unique(ranges["name"], return_inverse=True)
-        found = [self._contexts.element(self.text(n)) for n in uniques.tolist()]
+        element, text = self._contexts.element, self.text
+        found = [element(text(n)) for n in uniques.tolist()]
         return np.array(found, np.int64)[inverse]
 
     # -- advancing -------------------------------------------------------------------------
@@ -416,7 +417,7 @@ class Lane:
             due_at = _due(work["start"], found, launches, wait)
             due &= (due_at < watermark) | (watermark == END_OF_TIME)
         self._mark_losers(work, launches, found, due, used)
-        self._emit(take(work, due), found[due], due_at[due], number)
+        self._emit(work, np.flatnonzero(due), found, due_at, number)
         self.work = take(work, ~due)
         self.launches = take(self.launches, ~used)
 
@@ -459,12 +460,12 @@ class Lane:
         work["lost"] = work["lost"].copy()
         work["lost"][open_rows[gone >= 0]] = 1
 
-    def _emit(self, work: Table, found: Int64s, due_at: Int64s, number: int) -> None:
-        """Turn decided work into linked rows, in order of decision."""
+    def _emit(self, work: Table, due: Int64s, found: Int64s, due_at: Int64s, number: int) -> None:
+        """Turn the rows `due` of work into linked rows, in order of decision."""
         launches = self.launches
+        order = due[np.lexsort((work["ordinal"][due], work["kind"][due], work["start"][due], due_at[due]))]
+        work, found, due_at = take(work, order), found[order], due_at[order]
         linked = found >= 0
-        order = np.lexsort((work["ordinal"], work["kind"], work["start"], due_at))
-        work, found, due_at, linked = take(work, order), found[order], due_at[order], linked[order]
         at = np.where(linked, found, 0)
         if not rows_of(launches):
             launches = {name: np.zeros(1, np.int64) for name in LAUNCHES}

@@ -82,7 +82,9 @@ class Linker:
             value = b"" if record.value is None else record.value
             if record.topic == Topic.WINDOWS:
                 windows = decode_windows(value)
-                self._session(windows.session).timeline.apply(windows)
+                # What this linker wrote it has applied already.
+                if windows.partition != self._partition:
+                    self._session(windows.session).timeline.apply(windows)
             else:
                 self._apply_batch(decode(value))
         except DecodeError as error:
@@ -112,13 +114,13 @@ class Linker:
         session = self._session(header.session)
         if header.kind == Kind.SESSION_END:
             for _, lane in sorted(session.lanes.items(), key=lambda item: item[0]):
-                self._advance(header.session, lane, END_OF_TIME)
+                self._advance(session, header.session, lane, END_OF_TIME)
             if not session.ended:
                 session.ended = max(header.partitions, 1)
                 closed = WindowsRecord(
                     header.session, self._digest, self._partition, closed=True, partitions=session.ended
                 )
-                self._output(Topic.WINDOWS, header.session.encode(), encode_windows(closed))
+                self._say(session, closed)
             return
         lane = self._lane(session, batch)
         if header.kind not in Kind.__members__.values():
@@ -128,9 +130,9 @@ class Linker:
         watermark = header.watermark
         if header.kind == Kind.CAPTURE_END:
             lane.state.ended = True
-            self._advance(header.session, lane, END_OF_TIME)
+            self._advance(session, header.session, lane, END_OF_TIME)
         elif watermark is not None and watermark > lane.state.watermark:
-            self._advance(header.session, lane, watermark)
+            self._advance(session, header.session, lane, watermark)
 
     def _lane(self, session: _Session, batch: Batch) -> Lane:
         header = batch.header
@@ -144,14 +146,19 @@ class Linker:
     def _new_lane(self, state: LaneState) -> Lane:
         return Lane(self._config, self._contexts, self._names, self._counters, state)
 
-    def _advance(self, session: str, lane: Lane, watermark: int) -> None:
+    def _advance(self, session: _Session, name: str, lane: Lane, watermark: int) -> None:
         self._advances += 1
         said = lane.advance(watermark, self._advances)
         if said is not None:
             record = msgspec.structs.replace(
-                said, session=session, config_digest=self._digest, partition=self._partition
+                said, session=name, config_digest=self._digest, partition=self._partition
             )
-            self._output(Topic.WINDOWS, session.encode(), encode_windows(record))
+            self._say(session, record)
+
+    def _say(self, session: _Session, record: WindowsRecord) -> None:
+        """Write to WINDOWS; what is written holds here at once, and for others once committed."""
+        session.timeline.apply(record)
+        self._output(Topic.WINDOWS, record.session.encode(), encode_windows(record))
 
     def _output(self, topic: Topic, key: bytes, value: bytes) -> None:
         self._outputs.append(Output(topic, self._partition, key, value))

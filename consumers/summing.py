@@ -38,46 +38,49 @@ def sum_rows(rows: Table, ready: Flags, contexts: Contexts, names: Names) -> Sum
 
     Rows that are not `ready` have no window yet: they only introduce their groups.
     """
-    kernels = rows["kind"] == Kind.KERNELS
     rows = rows | {"plain": contexts.plain(rows["context"])}
-    decided = take(rows, ready)
-    worked = take(decided, decided["kind"] == Kind.MEMORY)
-    opaque = take(decided, decided["kind"] == Kind.GRAPHS)
-    ran = take(decided, decided["kind"] == Kind.KERNELS)
-    unknown = take(ran, ran["class"] != Class.CONTEXT)
-    in_graph = take(ran, ran["by_node"] != NONE)
-    group, stat, bucket = _groups(take(rows, kernels), ready[kernels], contexts, names)
+    ran = rows["kind"] == Kind.KERNELS
+    group, stat, bucket = _groups(rows, ran, ready, contexts, names)
+    ran &= ready
+    unknown = np.flatnonzero(ran & (rows["class"] != Class.CONTEXT))
+    in_graph = np.flatnonzero(ran & (rows["by_node"] != NONE))
+    worked = np.flatnonzero(rows["kind"] == Kind.MEMORY)
+    opaque = np.flatnonzero(rows["kind"] == Kind.GRAPHS)
     return Sums(
-        total=_sum_by(ran, ("window", "class"), kernels=None, ns="duration"),
-        unknown=_sum_by(unknown, ("window", "class", "name"), kernels=None, ns="duration"),
+        total=_sum_by(rows, np.flatnonzero(ran), ("window", "class"), kernels=None, ns="duration"),
+        unknown=_sum_by(rows, unknown, ("window", "class", "name"), kernels=None, ns="duration"),
         group=group,
         stat=stat,
         bucket=bucket,
-        memory=_sum_by(worked, ("name", "class"), count=None, ns="duration", bytes="bytes"),
-        graph=_sum_by(in_graph, ("graph", "by_node"), replays="replay", kernels=None),
-        opaque=_sum_by(opaque, ("graph", "class"), count=None, ns="duration"),
+        memory=_sum_by(rows, worked, ("name", "class"), count=None, ns="duration", bytes="bytes"),
+        graph=_sum_by(rows, in_graph, ("graph", "by_node"), replays="replay", kernels=None),
+        opaque=_sum_by(rows, opaque, ("graph", "class"), count=None, ns="duration"),
     )
 
 
-def _sum_by(rows: Table, key: tuple[str, ...], **sums: str | None) -> Table:
-    """Return the sums of columns by key, a count where no column is named."""
-    keys = combine(*(rows[name] for name in key)) if rows_of(rows) else np.zeros(0, np.int64)
+def _sum_by(rows: Table, index: Int64s, key: tuple[str, ...], **sums: str | None) -> Table:
+    """Return the sums of columns of rows `index` by key, a count where no column is named."""
+    columns = {name: rows[name][index] for name in key}
+    keys = combine(*columns.values())
     order = np.argsort(keys, kind="stable")
     begins = runs_of(keys[order])
-    result = {name: rows[name][order][begins] for name in key}
-    ends = np.append(begins[1:], len(order))
+    result = {name: values[order[begins]] for name, values in columns.items()}
     for name, column in sums.items():
         if column is None:
-            result[name] = ends - begins
+            result[name] = np.diff(begins, append=len(order))
         else:
-            values = rows[column][order]
-            result[name] = np.add.reduceat(values, begins) if len(begins) else values
+            result[name] = _fold(np.add, rows[column][index[order]], begins)
     return result
 
 
-def _groups(rows: Table, ready: Flags, contexts: Contexts, names: Names) -> tuple[Table, Table, Table]:
-    """Return the groups in order of admission, and their statistics by window."""
-    keys = combine(*(rows[name] for name in GROUP)) if rows_of(rows) else np.zeros(0, np.int64)
+def _groups(
+    rows: Table, ran: Flags, ready: Flags, contexts: Contexts, names: Names
+) -> tuple[Table, Table, Table]:
+    """Return the groups of the rows that `ran`, in order of admission, and statistics by window."""
+    used = (*GROUP, "window", "duration", "new", "due", "advance")
+    rows = take({name: rows[name] for name in used}, ran)
+    ready = ready[ran]
+    keys = combine(*(rows[name] for name in GROUP))
     windows, window = np.unique(rows["window"], return_inverse=True)
     # Rows without a window take part as if of one more, which is left out of the statistics.
     window = np.where(ready, window, len(windows))
@@ -165,7 +168,7 @@ def records(
     header: DeltaHeader, sums: Sums, counted: Table, contexts: Contexts, names: Names
 ) -> Iterator[bytes]:
     """Yield a process's sums as delta records within the size limit; `counted` has a window."""
-    rows = _sum_by(counted, ("window", "counter", "fields"), count=None)
+    rows = _sum_by(counted, np.arange(rows_of(counted)), ("window", "counter", "fields"), count=None)
     groups = rows_of(sums.group)
     bounds = [*range(0, groups, _GROUPS_A_RECORD), groups] if groups else [0, 0]
     small = sums._asdict() | {"rows": rows}

@@ -45,9 +45,7 @@ def combine(*columns: Int64s) -> Int64s:
     """
     key = np.zeros(len(columns[0]), np.int64)
     span = 1
-    for values in columns:
-        if not len(values):
-            break
+    for values in columns if len(key) else ():
         low, high = int(values.min()), int(values.max())
         if low == high:
             continue
