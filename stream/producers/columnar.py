@@ -144,9 +144,11 @@ class Reader:
         self._check(stream, stream.get_schema(here, ctypes.addressof(schema)))
         formats = [schema.children[i].contents.format for i in range(schema.n_children)]
         schema.release(ctypes.addressof(schema))
-        for place, kind in enumerate(formats):
-            if kind not in (_TEXTS if place in texts else (_INTEGERS,)):
-                raise self._error(f"column {place} of a query is of type {kind!r}")
+        odd = [
+            f"column {place} of a query is of type {kind!r}"
+            for place, kind in enumerate(formats)
+            if kind not in (_TEXTS if place in texts else (_INTEGERS,))
+        ]
         while True:
             array = _Array()
             self._check(stream, stream.get_next(here, ctypes.addressof(array)))
@@ -154,6 +156,8 @@ class Reader:
                 return
             try:
                 if array.length:
+                    if odd:
+                        raise self._error(odd[0])
                     yield [
                         (_texts if place in texts else _integers)(array.children[place].contents)
                         for place in range(len(formats))

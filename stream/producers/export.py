@@ -27,6 +27,7 @@ _MARKS_OF_AN_EXPORT: Final = (
 )
 _SUFFIX: Final = re.compile(r"_V(\d+)$")
 _HEADER_BYTES: Final = 100
+_SMALLEST_PAGE: Final = 512
 
 
 class Table(NamedTuple):
@@ -147,6 +148,8 @@ class Database:
             )
         page = int.from_bytes(header[16:18], "big")
         page = 65536 if page == 1 else page
+        if page < _SMALLEST_PAGE or page & (page - 1):
+            return  # no header of SQLite's, which will say so itself
         pages = int.from_bytes(header[28:32], "big")
         size = self.path.stat().st_size
         # The count is only meant if the last writer knew of it, says SQLite's file format.

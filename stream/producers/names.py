@@ -158,16 +158,19 @@ class Names:
         order = np.argsort(spans, kind="stable")
         starts = spans[order] >> _LENGTH_BITS
         ends = starts + (spans[order] & _LENGTH_MASK)
-        cuts = (np.flatnonzero(starts[1:] > ends[:-1] + _GAP) + 1).tolist()
-        texts: list[str] = []
-        for low, high in zip([0, *cuts], [*cuts, len(spans)], strict=True):
-            base = int(starts[low])
-            data = self._bytes.read(base, int(ends[low:high].max()) - base)
-            bounds = zip((starts[low:high] - base).tolist(), (ends[low:high] - base).tolist(), strict=True)
-            texts += [_decode(data[start:end]) for start, end in bounds]
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
-        return [texts[i] for i in place.tolist()]
+        cuts = np.flatnonzero(starts[1:] > ends[:-1] + _GAP) + 1
+        low = starts[np.concatenate([[0], cuts])]
+        sizes = ends[np.concatenate([cuts - 1, [len(ends) - 1]])] - low
+        data = b"".join(map(self._bytes.read, low.tolist(), sizes.tolist()))
+        # Where a stretch lies in `data`, less where it lay in the whole row of bytes.
+        moved = np.repeat(np.cumsum(sizes) - sizes - low, np.diff(np.concatenate([[0], cuts, [len(ends)]])))
+        bounds = np.empty((len(order), 2), np.int64)
+        bounds[order, 0] = starts + moved
+        bounds[order, 1] = ends + moved
+        if data.isascii():
+            text = data.decode("ascii")
+            return [text[start:end] for start, end in bounds.tolist()]
+        return [_decode(data[start:end]) for start, end in bounds.tolist()]
 
 
 class StringTable:

@@ -23,7 +23,7 @@ from stream.producers.exporttables import GPU_TABLES, NO_PROCESS, NVTX, RUNTIME,
 from stream.producers.names import StringTable
 from stream.producers.runs import RUN_ROWS
 
-_MAX_JOBS: Final = 1 << 13
+_MAX_JOBS: Final = 1 << 10
 """However far apart rowids are, a table is read in at most so many pieces."""
 
 _TABLES: Final = (*GPU_TABLES, NVTX, RUNTIME)

@@ -115,19 +115,24 @@ def summary(source: Source) -> SourceSummary:
 
 
 def _prepare(sources: Sequence[Source], progress: Progress) -> list[Source]:
-    if len(sources) > 1:
-        for source in sources:
-            if source.clock.base == "none":
-                raise InputError(
-                    "has no time in UTC, so it cannot be put beside another capture",
-                    where=str(source.path),
-                    hint="give it alone",
-                )
+    _check_clocks(sources)
     prepared: dict[str, Source] = {}
     for source in sources:
         source.prepare(progress)
         prepared.setdefault(source.capture, source)
+    # Of some sources the clock is only known once they have been read.
+    _check_clocks(list(prepared.values()))
     return list(prepared.values())
+
+
+def _check_clocks(sources: Sequence[Source]) -> None:
+    for source in sources if len(sources) > 1 else ():
+        if source.clock.base == "none":
+            raise InputError(
+                "has no time in UTC, so it cannot be put beside another capture",
+                where=str(source.path),
+                hint="give it alone",
+            )
 
 
 def _next_time(live: Iterable[Source]) -> int:
