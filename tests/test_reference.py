@@ -6,10 +6,11 @@ makes of it.
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import reference
-from driver import events, run_linkers
+from driver import Often, events, run_linkers
 from reference import CONTEXT, NO_RANGES, NONE, NOT_CAPTURED, OUTSIDE, Linked, Work
 from strategies import AGE, SESSION, WAIT, Lane, Row, batch_of
 from test_properties import check_against_reference
@@ -85,6 +86,9 @@ def linked_batches(batches: list[Batch], config: Config) -> Linked:
     header = Header(SESSION, Process("", 0), Kind.SESSION_END, "", partitions=1)
     log = [[*batches, Batch(header, {}, [])]]
     check_against_reference(run_linkers(events(log), config, partitions=1), log, config)
+    restarts = Often(Random(0))
+    stopped = run_linkers(events(log), config, partitions=1, commit_every=1, restarts=restarts)
+    check_against_reference(stopped, log, config)
     return reference.link(log, config)
 
 
@@ -315,6 +319,14 @@ def test_positions_are_ranks_in_a_replay_otherwise() -> None:
         (5, "z", 0): 2,
         (12, "k", 0): 3,
     }
+
+
+def test_opaque_graph_launches_are_counted_apart() -> None:
+    """A row that stands for a whole replay has a class and a time, and is no kernel."""
+    row = {"time": 5, "duration": 7, "device": 0, "stream": 0, "correlation": 1, "graph": 3}
+    result = linked((Kind.GRAPHS, row), launch(1), end=True)
+    assert result.kernels == []
+    assert reference.opaque(result) == {(PROCESS, 3, NO_RANGES): (1, 7)}
 
 
 def test_a_late_kernel_of_a_replay_has_no_position() -> None:
