@@ -27,10 +27,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple, Self
 
 from schemas.records import Output, Processor
+from schemas.types import Offset
 from stream.transport import PUBLISH, Claim, Failpoint, TopicPartition, Transport, pass_point
 
 
@@ -132,6 +133,10 @@ class Runner:
         self._dirty = False
         self._committed_at = self._clock()
         return True
+
+    def positions(self) -> Mapping[TopicPartition, Offset]:
+        """Return the offset behind the last record applied, of each input."""
+        return self._claim.positions()
 
     def close(self) -> None:
         """Let go of the task without committing."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from kafka_broker import BrokerError, jars, shared_cluster
 
 import schemas
 
@@ -36,3 +38,23 @@ def captures() -> Path:
             pytest.fail(f"the real captures are not at {folder}")
         pytest.skip(f"the real captures are not at {folder}")
     return folder
+
+
+@pytest.fixture(scope="session")
+def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Return the servers of a real Kafka broker that all tests share, each under a prefix of its own.
+
+    Without Java and Maven a test is skipped, but never in CI: there they must be.
+    """
+    try:
+        jars()
+    except BrokerError as error:
+        if os.environ.get("CI"):
+            pytest.fail(str(error))
+        pytest.skip(str(error))
+    base = tmp_path_factory.getbasetemp()
+    # All test processes of one run have the same parent folder.
+    with shared_cluster(
+        (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "kafka"
+    ) as servers:
+        yield servers
