@@ -7,9 +7,15 @@ from __future__ import annotations
 
 import os
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
-_COMMON = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large]}
+_PHASES = [Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink]
+"""All but the one that explains: on stories it takes minutes and says little."""
+_COMMON = {
+    "phases": _PHASES,
+    "deadline": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
+}
 
 settings.register_profile("short", max_examples=100, derandomize=bool(os.environ.get("CI")), **_COMMON)
 settings.register_profile("long", max_examples=5_000, **_COMMON)
