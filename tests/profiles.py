@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from hypothesis import HealthCheck, Phase, settings
 
 _PHASES = [Phase.explicit, Phase.reuse, Phase.generate, Phase.target, Phase.shrink]
 """All but the one that explains: on stories it takes minutes and says little."""
-_COMMON = {
+_COMMON: dict[str, Any] = {
     "phases": _PHASES,
     "deadline": None,
     "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large],
