@@ -55,7 +55,9 @@ TRACE = {
 
 def run(*words: str | Path, **options: object) -> subprocess.CompletedProcess[str]:
     """Run the command; nothing of ours ever ends up in a traceback."""
-    done = subprocess.run([COMMAND, *words], capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload]
+    done = subprocess.run(
+        [COMMAND, *words], capture_output=True, text=True, check=False, timeout=60, **options
+    )  # type: ignore[call-overload]
     assert "Traceback" not in done.stderr
     result: subprocess.CompletedProcess[str] = done
     return result
@@ -305,7 +307,7 @@ def test_the_program_runs_without_development_tools(export: Path, root: Path) ->
     done = subprocess.run([command, "run", export, "--json"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["kernel_events"] == 3
-    words = ["run", export, "--out", export.parent / "out", "--parquet"]
+    words: list[str | Path] = ["run", export, "--out", export.parent / "out", "--parquet"]
     done = subprocess.run([command, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "pip install 'gpu-ledger[parquet]'" in done.stderr
@@ -406,16 +408,25 @@ def test_errors_are_json_on_request(tmp_path: Path) -> None:
 def test_progress_is_shown_on_a_terminal_only(export: Path) -> None:
     """A bar is for eyes: it goes to stderr if that is a terminal, and the summary stays clean."""
     primary, secondary = pty.openpty()
-    done = subprocess.run(
-        [COMMAND, "run", export], stdout=subprocess.PIPE, stderr=secondary, text=True, check=False
-    )
-    os.close(secondary)
-    shown = os.read(primary, 1 << 16)
+    with subprocess.Popen(
+        [COMMAND, "run", export], stdout=subprocess.PIPE, stderr=secondary, text=True
+    ) as process:
+        os.close(secondary)
+        shown = b"".join(iter(lambda: _read(primary), b""))
+        said = process.communicate(timeout=60)[0]
     os.close(primary)
-    assert done.returncode == 0
+    assert process.returncode == 0
     assert b"\x1b[" in shown
-    assert "\x1b" not in done.stdout
+    assert "\x1b" not in said
     assert run("run", export).stderr == ""
+
+
+def _read(terminal: int) -> bytes:
+    """Return what a terminal shows next, nothing once nobody writes to it any more."""
+    try:
+        return os.read(terminal, 1 << 16)
+    except OSError:
+        return b""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
