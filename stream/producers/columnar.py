@@ -30,12 +30,13 @@ _TEXTS: Final = (b"u", b"z")
 
 
 class Texts(NamedTuple):
-    """A column of text: row `i` is `data[bounds[i]:bounds[i + 1]]`, bytes of any encoding.
+    """A column of text: row `i` is `data[starts[i]:ends[i]]`, bytes of any encoding.
 
-    `bounds` int64, one more than rows; `data` uint8.
+    `starts` and `ends` int64; `data` uint8, which may hold other things besides.
     """
 
-    bounds: Int64s
+    starts: Int64s
+    ends: Int64s
     data: npt.NDArray[np.uint8]
 
 
@@ -211,4 +212,6 @@ def _integers(array: _Array) -> Int64s:
 def _texts(array: _Array) -> Texts:
     end = array.offset + array.length
     bounds = _view(_buffer(array, 1, end), np.int32, end + 1)[array.offset :].astype(np.int64)
-    return Texts(bounds, _view(_buffer(array, 2, int(bounds[-1])), np.uint8, int(bounds[-1])))
+    return Texts(
+        bounds[:-1], bounds[1:], _view(_buffer(array, 2, int(bounds[-1])), np.uint8, int(bounds[-1]))
+    )

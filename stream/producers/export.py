@@ -10,7 +10,7 @@ import re
 import shutil
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -33,22 +33,26 @@ _SMALLEST_PAGE: Final = 512
 class Table(NamedTuple):
     """A table that has rows: its quoted name, columns, and the rowids its rows lie between.
 
-    `low` is None where rows have no ids (a view); the table is then read in one go.
+    `low` is None where rows have no ids (a view); the table is then read in one go. `root` is the
+    page its tree of rows begins at and `places` says where in a row each column stands; a column
+    that is not stored in rows has no place, and without plain rows `root` is 0.
     """
 
     name: str
     columns: frozenset[str]
     low: int | None
     high: int
+    root: int
+    places: Mapping[str, int]
 
     @property
     def rows(self) -> int:
         """How many rows there are at most; 0 if that is not known."""
         return 0 if self.low is None else self.high - self.low + 1
 
-    def first(self, *names: str) -> str:
-        """Return the first of `names` that is a column, quoted; "NULL" if none is."""
-        return next((quoted(name) for name in names if name in self.columns), "NULL")
+    def present(self, *names: str) -> tuple[str, ...]:
+        """Return those of `names` that are columns."""
+        return tuple(name for name in names if name in self.columns)
 
 
 class Database:
@@ -107,7 +111,7 @@ class Database:
         found = self.tables.get(table)
         if found is None or not found.columns.intersection(columns):
             return
-        names = ", ".join(found.first(column) for column in columns)
+        names = ", ".join(coalesced(found.present(column)) for column in columns)
         yield from self.query(f"SELECT {names} FROM {found.name}")
 
     def error(self, error: Exception) -> InputError:
@@ -183,10 +187,7 @@ class Database:
         if self._connection is None or name.startswith("sqlite_"):
             return None
         table = quoted(name)
-        columns = frozenset(
-            row[1].decode("utf-8", "replace")
-            for row in self._connection.execute(f"PRAGMA table_info({table})")
-        )
+        columns, places = self._columns(table)
         if not self._connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone():
             return None
         try:
@@ -196,8 +197,25 @@ class Database:
         except sqlite3.OperationalError:
             low = high = None
         if not isinstance(low, int) or not isinstance(high, int):
-            return Table(table, columns, None, 0)
-        return Table(table, columns, low, high)
+            return Table(table, columns, None, 0, 0, {})
+        plain = self._connection.execute(
+            "SELECT rootpage FROM sqlite_master "
+            "WHERE type = 'table' AND name = ? AND sql NOT LIKE '%WITHOUT%ROWID%'",
+            (name,),
+        ).fetchone()
+        return Table(table, columns, low, high, plain[0] if plain and places else 0, places)
+
+    def _columns(self, table: str) -> tuple[frozenset[str], dict[str, int]]:
+        """Return the columns of a table, and the places of those stored in its rows."""
+        if self._connection is None:
+            raise AssertionError("the database is closed")
+        found = self._connection.execute(f"PRAGMA table_xinfo({table})").fetchall()
+        names = [row[1].decode("utf-8", "replace") for row in found]
+        if any(hidden for *_, hidden in found):
+            return frozenset(names), {}
+        # An INTEGER PRIMARY KEY is the row's id and stands before the row, not in it.
+        stored = [not (row[5] and row[2].upper() == b"INTEGER") for row in found]
+        return frozenset(names), {name: i for i, name in enumerate(names) if stored[i]}
 
 
 def _version(name: str) -> tuple[int, str]:
@@ -214,6 +232,12 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+def coalesced(columns: Sequence[str]) -> str:
+    """Return as SQL the first of columns that is not NULL; "NULL" for none."""
+    names = ", ".join(map(quoted, columns))
+    return f"COALESCE({names})" if len(columns) > 1 else names or "NULL"
 
 
 def quoted(name: str) -> str:

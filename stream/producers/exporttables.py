@@ -14,7 +14,7 @@ from schemas.columns import Int64s
 from schemas.errors import InputError
 from schemas.types import NONE, TIME_LIMIT, Kind
 from stream.producers import wording
-from stream.producers.columnar import Column, Texts, integer, text
+from stream.producers.columnar import Column, Texts
 from stream.producers.export import Table
 from stream.producers.exportfacts import PID_MASK, Times
 from stream.producers.ids import IdSet
@@ -41,9 +41,12 @@ _Flags = npt.NDArray[np.bool_]
 
 
 class Query(NamedTuple):
-    """How a table is read: its columns as SQL, the places of text ones, what makes rows of a batch."""
+    """How a table is read: its columns, the places of text ones, and what makes rows of a batch.
 
-    columns: tuple[str, ...]
+    A column is that of the first name whose value is not NULL; without names it is NULL.
+    """
+
+    columns: tuple[tuple[str, ...], ...]
     texts: frozenset[int]
     make: Callable[[list[Column]], Rows]
 
@@ -106,13 +109,11 @@ class Tables:
 
     def _kernels(self, table: Table) -> Query:
         """Names are those with their arguments; `graphNodeId` is graph and node number, `graphId` wins."""
-        name = [column for column in ("demangledName", "shortName", "mangledName") if column in table.columns]
-        named = ", ".join(f'"{column}"' for column in name)
         columns = (
             *self._gpu_columns(KERNEL, table),
-            f"COALESCE({named})" if len(name) > 1 else named or "NULL",
-            table.first("graphNodeId"),
-            table.first("graphId"),
+            table.present("demangledName", "shortName", "mangledName"),
+            table.present("graphNodeId"),
+            table.present("graphId"),
         )
 
         def rows(batch: list[Column]) -> Rows:
@@ -122,7 +123,7 @@ class Tables:
             graph = np.where(graph_id == NONE, graph, graph_id)
             return self._gpu_rows(Kind.KERNELS, batch, self._lookup(names), graph, node)
 
-        return _query(columns, rows)
+        return Query(columns, frozenset(), rows)
 
     def _copies(self, table: Table) -> Query:
         return self._memory(MEMCPY, table, "Memcpy", ("copyKind", "srcKind", "dstKind"))
@@ -131,7 +132,7 @@ class Tables:
         return self._memory(MEMSET, table, "Memset", ("memKind",))
 
     def _memory(self, name: str, table: Table, verb: str, kinds: Sequence[str]) -> Query:
-        columns = (*self._gpu_columns(name, table), *map(table.first, ("bytes", *kinds)))
+        columns = (*self._gpu_columns(name, table), *map(table.present, ("bytes", *kinds)))
 
         def rows(batch: list[Column]) -> Rows:
             size, *codes = cast("list[Int64s]", batch[6:])
@@ -145,21 +146,22 @@ class Tables:
             operation = np.array(names, np.int64)[inverse]
             return self._gpu_rows(Kind.MEMORY, batch, operation, np.where(size == NONE, 0, size))
 
-        return _query(columns, rows)
+        return Query(columns, frozenset(), rows)
 
     def _graph_launches(self, table: Table) -> Query:
-        columns = (*self._gpu_columns(GRAPH_TRACE, table), table.first("graphId", "graphExecId"))
+        columns = (*self._gpu_columns(GRAPH_TRACE, table), table.present("graphId", "graphExecId"))
 
         def rows(batch: list[Column]) -> Rows:
             return self._gpu_rows(Kind.GRAPHS, batch, cast("Int64s", batch[6]))
 
-        return _query(columns, rows)
+        return Query(columns, frozenset(), rows)
 
     def _launches(self, table: Table) -> Query:
         """Backtrace rows repeat the id of the call they belong to: they are no calls."""
         self._require(RUNTIME, table, "start", "globalTid", "correlationId")
         columns = tuple(
-            table.first(column) for column in ("start", "globalTid", "correlationId", "nameId", "eventClass")
+            table.present(column)
+            for column in ("start", "globalTid", "correlationId", "nameId", "eventClass")
         )
 
         def rows(batch: list[Column]) -> Rows:
@@ -183,20 +185,24 @@ class Tables:
                 self._lookup(name[kept]),
             )
 
-        return _query(columns, rows)
+        return Query(columns, frozenset(), rows)
 
     def _annotations(self, table: Table) -> Query:
         """Push/pop ranges are a thread's, start/end ranges the process's; names are `textId` or `text`."""
         self._require(NVTX, table, "start", "eventType", "globalTid")
         columns = tuple(
-            table.first(column)
+            table.present(column)
             for column in ("start", "end", "eventType", "globalTid", "domainId", "textId", "text")
         )
 
         def rows(batch: list[Column]) -> Rows:
             start, end, event, thread, domain, registered = cast("list[Int64s]", batch[:6])
             typed = cast("Texts", batch[6])
-            name = self._names.add(typed) if len(typed.data) else np.full(len(start), EMPTY, np.int64)
+            name = (
+                self._names.add(typed)
+                if (typed.ends > typed.starts).any()
+                else np.full(len(start), EMPTY, np.int64)
+            )
             by_id = registered != NONE
             if by_id.any():
                 name = np.where(by_id, 0, name)
@@ -223,7 +229,7 @@ class Tables:
                 )
             return made
 
-        return _query(columns, rows, frozenset({6}))
+        return Query(columns, frozenset({6}), rows)
 
     def _take_name(self, event: int, start: int, thread: int, domain: int, name: int) -> None:
         """Note what a domain or a thread is called."""
@@ -244,10 +250,10 @@ class Tables:
                     f"table {name} has no column {column}", where=self._where, hint="export it again"
                 )
 
-    def _gpu_columns(self, name: str, table: Table) -> tuple[str, ...]:
+    def _gpu_columns(self, name: str, table: Table) -> tuple[tuple[str, ...], ...]:
         self._require(name, table, "start", "end")
         shared = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
-        return tuple(table.first(column) for column in shared)
+        return tuple(table.present(column) for column in shared)
 
     def _lookup(self, keys: Int64s) -> Int64s:
         names, unknown = self._strings.look_up(keys)
@@ -296,15 +302,6 @@ class Tables:
         kept = rows[0][1]
         self.gpu_ids.add(kept[:, 2], kept[:, 5])
         return rows
-
-
-def _query(
-    columns: Sequence[str],
-    rows: Callable[[list[Column]], Rows],
-    texts: frozenset[int] = frozenset(),
-) -> Query:
-    read = tuple(text(c) if i in texts else integer(c) for i, c in enumerate(columns))
-    return Query(read, texts, rows)
 
 
 def _within(values: Int64s, limit: int) -> _Flags:

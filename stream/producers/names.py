@@ -61,7 +61,7 @@ class Names:
 
         Only before anything else is added: its ids follow from the order of the rows.
         """
-        spans = self._append(texts, np.arange(len(texts.bounds) - 1))
+        spans = self._append(texts, np.arange(len(texts.starts)))
         count = min(len(spans), _NUMBERED - self._numbered)
         ids = spans + _PLACED
         ids[:count] = np.arange(self._numbered, self._numbered + count)
@@ -77,7 +77,7 @@ class Names:
             # Names that hardly repeat within a batch repeat even less from batch to batch.
             return (self._append(texts, first) + _PLACED)[inverse]
         data = texts.data.tobytes()
-        bounds = zip(texts.bounds[first].tolist(), texts.bounds[first + 1].tolist(), strict=True)
+        bounds = zip(texts.starts[first].tolist(), texts.ends[first].tolist(), strict=True)
         with self._lock:
             ids = [self._one(data[start:end]) for start, end in bounds]
         return np.array(ids, np.int64)[inverse]
@@ -101,8 +101,8 @@ class Names:
 
     def _append(self, texts: Texts, rows: Int64s) -> Int64s:
         """Store the names of `rows` without looking for them; return where and how long they are."""
-        starts = texts.bounds[rows]
-        lengths = texts.bounds[rows + 1] - starts
+        starts = texts.starts[rows]
+        lengths = texts.ends[rows] - starts
         kept = np.where(lengths > MAX_NAME_BYTES, 0, lengths)
         ends = np.cumsum(kept)
         at = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - kept), kept)
@@ -210,7 +210,7 @@ def distinct(texts: Texts) -> tuple[Int64s, Int64s]:
     Texts are hashed eight bytes at a time, all rows together, and then compared with the one that
     stands for them, so that no two are ever taken for the same by chance.
     """
-    starts, lengths = texts.bounds[:-1], np.diff(texts.bounds)
+    starts, lengths = texts.starts, texts.ends - texts.starts
     padded = np.zeros(len(texts.data) + 8, np.uint8)
     padded[: len(texts.data)] = texts.data
     words: npt.NDArray[np.uint64] = np.ndarray((len(padded) - 7,), "<u8", padded.data, strides=(1,))
@@ -247,7 +247,7 @@ def _steps(lengths: Int64s) -> Iterator[tuple[Int64s, int, npt.NDArray[np.uint64
 def _distinct_slowly(texts: Texts) -> tuple[Int64s, Int64s]:
     seen: dict[bytes, int] = {}
     first: list[int] = []
-    inverse = np.zeros(len(texts.bounds) - 1, np.int64)
+    inverse = np.zeros(len(texts.starts), np.int64)
     for row in range(len(inverse)):
         place = seen.setdefault(_bytes(texts, row), len(first))
         if place == len(first):
@@ -257,7 +257,7 @@ def _distinct_slowly(texts: Texts) -> tuple[Int64s, Int64s]:
 
 
 def _bytes(texts: Texts, row: int) -> bytes:
-    return texts.data[int(texts.bounds[row]) : int(texts.bounds[row + 1])].tobytes()
+    return texts.data[int(texts.starts[row]) : int(texts.ends[row])].tobytes()
 
 
 def _decode(name: bytes) -> str:

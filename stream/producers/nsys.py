@@ -16,28 +16,31 @@ from schemas.columns import Int64s
 from schemas.types import NONE, Kind
 from stream.producers import exportfacts, wording
 from stream.producers.capture import Progress, Source, SourceOptions, digest_of, process_of
-from stream.producers.columnar import Reader, Texts, integer, text
-from stream.producers.export import Database, Table
+from stream.producers.columnar import Column, Reader, Texts, integer, text
+from stream.producers.export import Database, Table, coalesced, quoted
 from stream.producers.exportfacts import PID_MASK
-from stream.producers.exporttables import GPU_TABLES, NO_PROCESS, NVTX, RUNTIME, Rows, Tables
+from stream.producers.exporttables import GPU_TABLES, NO_PROCESS, NVTX, RUNTIME, Query, Rows, Tables
 from stream.producers.names import StringTable
+from stream.producers.pages import OddError, Pages
 from stream.producers.runs import RUN_ROWS
 
 _MAX_JOBS: Final = 1 << 10
 """However far apart rowids are, a table is read in at most so many pieces."""
 
 _TABLES: Final = (*GPU_TABLES, NVTX, RUNTIME)
-_FIRST_RUN: Final = {name: place * 2 * _MAX_JOBS for place, name in enumerate(_TABLES)}
-"""Where the pieces of each table begin, in the order rows of one kind are published."""
 
 
 class _Job(NamedTuple):
-    """A piece of a table: `run` its place in the order of all, `condition` in SQL, `rows` at most."""
+    """A part of a table: its leaf pages, or else a condition in SQL.
+
+    `number` is its place in the table, `rows` about how many rows it has.
+    """
 
     table: str
-    run: int
-    condition: str
+    number: int
     rows: int
+    leaves: Int64s | None
+    condition: str
 
 
 class NsysSource(Source):
@@ -49,17 +52,34 @@ class NsysSource(Source):
         self._local = threading.local()
         self._lock = threading.Lock()
         self._database = Database(path)
-        options_of_export = exportfacts.export_options(self._database)
-        self.format = f"nsys {options_of_export.get('EXPORT_SCHEMA_VERSION', '')}".strip()
-        self._times = exportfacts.times_of(self._database, options_of_export, self.notes, self.missing)
+        self._pages: Pages | None = None
+        try:
+            self._pages = self._open_pages()
+            said = exportfacts.export_options(self._database)
+            self.format = f"nsys {said.get('EXPORT_SCHEMA_VERSION', '')}".strip()
+            self._times = exportfacts.times_of(self._database, said, self.notes, self.missing)
+        except BaseException:
+            self.close()
+            raise
         self.clock = self._times.clock
 
     def close(self) -> None:
         """Let go of the file and delete temporary ones."""
         while self._readers:
             self._readers.pop().close()
+        if self._pages is not None:
+            self._pages.close()
         self._database.close()
         super().close()
+
+    def _open_pages(self) -> Pages | None:
+        """Return the file's pages, unless a log beside it changes them."""
+        if len(self._database.files) > 1:
+            return None
+        try:
+            return Pages(self.path)
+        except OddError:
+            return None
 
     def read(self, progress: Progress) -> str:
         """Read all tables into sorted rows; return the host."""
@@ -85,7 +105,8 @@ class NsysSource(Source):
         ids = [np.zeros(0, np.int64)]
         if table is not None:
             with closing(Reader(self._database.uri, str(self.path))) as reader:
-                sql = f"SELECT {integer(table.first('id'))}, {text(table.first('value'))} FROM {table.name}"
+                key_of, value_of = (coalesced(table.present(name)) for name in ("id", "value"))
+                sql = f"SELECT {integer(key_of)}, {text(value_of)} FROM {table.name}"
                 for key, value in reader.read(sql, frozenset({1})):
                     keys.append(np.array(key))
                     ids.append(self._names.add_table(cast("Texts", value)))
@@ -117,27 +138,61 @@ class NsysSource(Source):
         table = self._database.tables.get(name)
         if table is None:
             return
-        first = _FIRST_RUN[name]
+        if self._pages is not None and table.root:
+            parts = self._pages.jobs(table.root)
+            total, before = sum(map(len, parts)), 0
+            for number, leaves in enumerate(parts):
+                after = before + len(leaves)
+                rows = table.rows * after // total - table.rows * before // total
+                yield _Job(name, number, rows, leaves, "")
+                before = after
+            return
         if table.low is None:
-            yield _Job(name, first, "", 0)
+            yield _Job(name, 0, 0, None, "")
             return
         step = max(RUN_ROWS, -(-table.rows // _MAX_JOBS))
         for number, low in enumerate(range(table.low, table.high + 1, step)):
             high = min(low + step - 1, table.high)
-            yield _Job(name, first + number, f"rowid BETWEEN {low} AND {high}", high - low + 1)
+            yield _Job(name, number, high - low + 1, None, f"rowid BETWEEN {low} AND {high}")
 
     def _run(self, slots: threading.Semaphore, tables: Tables, job: _Job) -> int:
         table = self._database.tables[job.table]
         query = tables.query(job.table, table)
-        sql = f"SELECT {', '.join(query.columns)} FROM {table.name}"
-        if job.condition:
-            sql += f" WHERE {job.condition}"
         with slots:
-            batches = self._reader().read(sql, query.texts)
-            self._keep(job.run, (tables.rows(job.table, query, batch) for batch in batches))
+            batches = self._batches(table, query, job)
+            self._keep(
+                (_TABLES.index(job.table), job.number),
+                (tables.rows(job.table, query, batch) for batch in batches),
+            )
         return job.rows
 
-    def _keep(self, run: int, made: Iterator[Rows]) -> None:
+    def _batches(self, table: Table, query: Query, job: _Job) -> Iterator[list[Column]]:
+        """Yield the columns of a job's rows: off the file's pages where they are plain, else by SQL."""
+        places = [tuple(table.places.get(name, -1) for name in names) for names in query.columns]
+        pages = self._pages
+        if pages is None or job.leaves is None or any(-1 in column for column in places):
+            condition = job.condition
+            if pages is not None and job.leaves is not None:
+                condition = _between(*pages.row_ids(job.leaves))
+            yield from self._select(table, query, condition)
+            return
+        for leaves in pages.pieces(job.leaves):
+            try:
+                columns = pages.read(leaves, places, query.texts)
+            except OddError:
+                yield from self._select(table, query, _between(*pages.row_ids(leaves)))
+            else:
+                yield columns
+
+    def _select(self, table: Table, query: Query, condition: str) -> Iterator[list[Column]]:
+        columns = [
+            text(coalesced(names)) if place in query.texts else integer(coalesced(names))
+            for place, names in enumerate(query.columns)
+        ]
+        sql = f"SELECT {', '.join(columns)} FROM {table.name}"
+        return self._reader().read(f"{sql} WHERE {condition}" if condition else sql, query.texts)
+
+    def _keep(self, job: tuple[int, int], made: Iterator[Rows]) -> None:
         """Gather the rows of batches into sorted runs, several only where one would grow too long."""
         gathered: dict[Kind, list[Int64s]] = {}
         sizes: Counter[Kind] = Counter()
@@ -147,11 +202,11 @@ class NsysSource(Source):
                 gathered.setdefault(kind, []).append(rows)
                 sizes[kind] += len(rows)
                 if sizes[kind] >= RUN_ROWS:
-                    self._runs[kind].add((run, part), np.concatenate(gathered.pop(kind)))
+                    self._runs[kind].add((*job, part), np.concatenate(gathered.pop(kind)))
                     sizes[kind] = 0
                     part += 1
         for kind in list(gathered):
-            self._runs[kind].add((run, part), np.concatenate(gathered.pop(kind)))
+            self._runs[kind].add((*job, part), np.concatenate(gathered.pop(kind)))
 
     def _reader(self) -> Reader:
         """Return this thread's connection."""
@@ -182,7 +237,7 @@ class NsysSource(Source):
     def _processes_in(self, table: Table | None, column: str) -> list[int]:
         if table is None or column not in table.columns:
             return []
-        name = table.first(column)
+        name = quoted(column)
         rows = self._database.query(
             f"SELECT DISTINCT {name} & {PID_MASK} FROM {table.name} WHERE {name} IS NOT NULL"
         )
@@ -204,3 +259,7 @@ class NsysSource(Source):
             self._facts += exportfacts.thread_facts(
                 process, given.thread, self._names.text(given.name), given.time
             )
+
+
+def _between(low: int, high: int) -> str:
+    return f"rowid BETWEEN {low} AND {high}"

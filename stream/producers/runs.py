@@ -51,13 +51,13 @@ class Runs:
         self.rows = 0
         self._spill = spill
         self._end = columns.index(longest_first) if longest_first else -1
-        self._runs: list[tuple[tuple[int, int], _Run]] = []
+        self._runs: list[tuple[tuple[int, ...], _Run]] = []
         self._disk: Appended | None = None
         self._processes: set[int] = set()
         self._process = columns.index("process")
         self._lock = threading.Lock()
 
-    def add(self, key: tuple[int, int], rows: Int64s) -> None:
+    def add(self, key: tuple[int, ...], rows: Int64s) -> None:
         """Take over a run: `rows` int64 [n, columns]. May be called from several threads."""
         if not len(rows):
             return
