@@ -164,22 +164,23 @@ class Boundaries:
             start, end, span, bits = (int(ranges[c][row]) for c in ("start", "end", "ordinal", "purposes"))
             for i, purpose in enumerate(PURPOSES):
                 opening, closing = 1 << i, 1 << (i + _CLOSING_SHIFT)
+                if purpose not in self.state.purposes:
+                    bits &= ~(opening | closing)
                 if bits & opening:
                     bits &= ~opening
                     if start < before:
                         self.late += 1
                         bits &= ~closing
-                    elif purpose in self.state.purposes:
+                    else:
                         edges.append(Edge(start, purpose, opens=True, span=span))
                 if bits & closing and (end < watermark or watermark == END_OF_TIME):
                     bits &= ~closing
                     # A range without end lasts as long as its capture.
                     close = max(start, end if end < END_OF_TIME else lane.state.last)
                     if close < before:
-                        self.late += 1
+                        self.late += end < END_OF_TIME
                         close = before
-                    if purpose in self.state.purposes:
-                        edges.append(Edge(close, purpose, opens=False, span=span))
+                    edges.append(Edge(close, purpose, opens=False, span=span))
             ranges["purposes"][row] = bits
         return edges
 

@@ -18,7 +18,7 @@ from consumers import launches as launching
 from consumers.boundaries import Boundaries, BoundaryState
 from consumers.contexts import ROOT, Contexts, Names, captures
 from consumers.counters import COUNTED, Counters
-from consumers.ranges import OPEN, contexts_at, newly_crossing
+from consumers.ranges import NOWHERE, OPEN, contexts_at, newly_crossing
 from consumers.seen import Seen
 from consumers.tables import Table, concat, empty, rows_of, runs_of, take
 from schemas.columns import Flags, Int64s
@@ -180,6 +180,15 @@ class Lane:
             ordinals = np.arange(low, high)
             self._collect(header.kind, columns, ordinals, batch.strings)
 
+    def skip(self, batch: Batch) -> int:
+        """Note the rows of a batch without taking them in; return how many never came before."""
+        header = batch.header
+        seen = self.state.seen.setdefault(header.kind, Seen())
+        new = sum(high - low for low, high in seen.take(header.ordinal, header.rows))
+        self.count("repeated_rows", header.rows - new)
+        self.touched = True
+        return new
+
     def _collect(self, kind: int, columns: Table, ordinals: Int64s, strings: Sequence[str]) -> None:
         if kind == Kind.FACTS:
             self._collect_facts(columns, strings)
@@ -228,8 +237,10 @@ class Lane:
                 self.state.facts.append(fact)
 
     def _collect_work(self, kind: int, columns: Table, ordinals: Int64s, strings: Sequence[str]) -> None:
-        names: Int64s | int = 0
-        if kind != Kind.GRAPHS:
+        names: Int64s | int
+        if kind == Kind.GRAPHS:
+            names = self._names.id("")
+        else:
             index = columns["name" if kind == Kind.KERNELS else "operation"]
             numbers = np.zeros(len(strings), np.int64)
             for i in _used(index):
@@ -245,6 +256,9 @@ class Lane:
     def _collect_openings(self, columns: Table, ordinals: Int64s, strings: Sequence[str]) -> None:
         if self._domains or self._excluded:
             keep = _matching(columns["domain"], strings, self._counts_domain).astype(bool)
+            # Their closings must still find them.
+            self._add("ranges", RANGES, start=columns["time"][~keep], end=OPEN, thread=NOWHERE,
+                      ordinal=ordinals[~keep], name=self._names.id(""))  # fmt: skip
             columns, ordinals = take(columns, keep), ordinals[keep]
             if not len(ordinals):
                 return

@@ -44,6 +44,10 @@ _COMPACT_ABOVE: Final = 1 << 20
 """Interned texts and contexts above which a flush throws out those that nothing refers to."""
 
 
+_SESSION_COUNTERS: Final = ("dead_letters", "unknown_kinds", "after_end")
+"""Counters of `schemas.deltas.COUNTERS` that belong to no process."""
+
+
 class _Session(msgspec.Struct):
     """What a linker knows of one session beside its lanes."""
 
@@ -54,6 +58,7 @@ class _Session(msgspec.Struct):
     told_end: bool = False
     dead_letters: int = 0
     unknown_kinds: int = 0
+    after_end: int = 0
 
 
 class Linker:
@@ -112,15 +117,17 @@ class Linker:
     def _apply_batch(self, batch: Batch) -> None:
         header = batch.header
         session = self._session(header.session)
+        if session.ended:
+            self._refuse(session, batch)
+            return
         if header.kind == Kind.SESSION_END:
             for _, lane in sorted(session.lanes.items(), key=lambda item: item[0]):
                 self._advance(session, header.session, lane, END_OF_TIME)
-            if not session.ended:
-                session.ended = max(header.partitions, 1)
-                closed = WindowsRecord(
-                    header.session, self._digest, self._partition, closed=True, partitions=session.ended
-                )
-                self._say(session, closed)
+            session.ended = max(header.partitions, 1)
+            closed = WindowsRecord(
+                header.session, self._digest, self._partition, closed=True, partitions=session.ended
+            )
+            self._say(session, closed)
             return
         lane = self._lane(session, batch)
         if header.kind not in Kind.__members__.values():
@@ -133,6 +140,15 @@ class Linker:
             self._advance(session, header.session, lane, END_OF_TIME)
         elif watermark is not None and watermark > lane.state.watermark:
             self._advance(session, header.session, lane, watermark)
+
+    def _refuse(self, session: _Session, batch: Batch) -> None:
+        """Count the rows of an ended session that never came before; its figures are final."""
+        header = batch.header
+        lane = session.lanes.get((header.process, header.capture))
+        if lane is None:
+            session.after_end += header.rows
+        else:
+            session.after_end += lane.skip(batch)
 
     def _lane(self, session: _Session, batch: Batch) -> Lane:
         header = batch.header
@@ -182,10 +198,10 @@ class Linker:
         for process, lanes in sorted(by_process.items()):
             self._flush_process(name, process, session.timeline, lanes)
         header = DeltaHeader(name, self._digest, self._partition)
-        if session.dead_letters or session.unknown_kinds:
-            counters = {"dead_letters": session.dead_letters, "unknown_kinds": session.unknown_kinds}
-            session.dead_letters = session.unknown_kinds = 0
-            header = msgspec.structs.replace(header, counters={k: v for k, v in counters.items() if v})
+        counters = {name: getattr(session, name) for name in _SESSION_COUNTERS}
+        for name_of_counter in counters:
+            setattr(session, name_of_counter, 0)
+        header = msgspec.structs.replace(header, counters={k: v for k, v in counters.items() if v})
         waiting = any(lane.rows or lane.counted for lane in session.lanes.values())
         session.timeline.forget_before(_needed(session))
         if session.ended and not session.told_end and session.timeline.all_closed and not waiting:

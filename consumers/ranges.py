@@ -20,6 +20,9 @@ from schemas.types import NONE
 OPEN = 2**63 - 1
 """The end of a range that has not ended."""
 
+NOWHERE = NONE + 1
+"""The thread of ranges whose domain does not count: nothing is ever launched on it."""
+
 _PAIRS = 1 << 21
 """Most (range, stretch of instants) pairs expanded at once: it bounds memory, not results."""
 
@@ -129,7 +132,7 @@ def newly_crossing(ranges: Table, watermark: int) -> Flags:
     """
     crossing = np.zeros(len(ranges["start"]), bool)
     decided_end = np.where(ranges["end"] < watermark, ranges["end"], OPEN)
-    index = np.flatnonzero((decided_end > ranges["start"]) & (ranges["thread"] != NONE))
+    index = np.flatnonzero((decided_end > ranges["start"]) & (ranges["thread"] > NOWHERE))
     if not (decided_end[index] != OPEN).any():
         return crossing
     threads = ranges["thread"][index]

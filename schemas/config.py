@@ -142,7 +142,8 @@ class Rows(Table, frozen=True):
     match: str
     """Pattern for the name of the range (as captured) or kernel."""
     context: str = ""
-    """Pattern that some range around it (as captured) must match as well."""
+    """Pattern that some range open when it starts, itself included, must match as well (by its name
+    as captured); for a kernel, some range of its context."""
     role: str = ""
     """Pattern that its role must match as a whole."""
     key: str = "{pid}"

@@ -132,6 +132,7 @@ COUNTERS: Final[Mapping[str, str]] = {
     "repeated_rows": "rows seen before, skipped",
     "dead_letters": "records that could not be read",
     "unknown_kinds": "batches of a kind this program does not know",
+    "after_end": "rows that came after the end of their session, not taken in",
     "late_boundaries": "window boundaries that came too late to be any",
 }
 
