@@ -66,7 +66,6 @@ class Session:
     def add_windows(self, record: WindowsRecord) -> None:
         """Take in one record of WINDOWS."""
         state = self.state
-        state.late_boundaries += record.late
         state.partitions = max(state.partitions, record.partitions)
         if record.closed:
             state.closed.add(record.partition)

@@ -45,7 +45,7 @@ def quality_of(session: Session, cast: Cast, overflow: Mapping[int, tuple[int, i
             launches=counters.get("late_launches", 0),
             ranges=counters.get("late_ranges", 0),
             memory=counters.get("late_memory", 0),
-            boundaries=counters.get("late_boundaries", 0) + session.state.late_boundaries,
+            boundaries=counters.get("late_boundaries", 0),
         ),
         odd=OddRows(**{name: counters.get(name, 0) for name in OddRows.__struct_fields__}),
         pending=sum(c.pending for p in session.state.processes for c in p.captures.values()),

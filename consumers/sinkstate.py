@@ -59,7 +59,6 @@ class SessionState(msgspec.Struct):
     partitions: int = 0
     anchors: list[tuple[Process, str, int]] = msgspec.field(default_factory=list)
     """(process, capture, application - UTC in ns) of the processes of `clock.role`."""
-    late_boundaries: int = 0
     measured: SpansState = msgspec.field(default_factory=SpansState)
     steady: SpansState = msgspec.field(default_factory=SpansState)
     windows: dict[int, int] = msgspec.field(default_factory=dict)

@@ -39,7 +39,6 @@ class WindowsRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     process that `clock.role` names.
     `ended`: there will be no more of it. `closed` is true when the linker of `partition` has seen
     the end of the session; once all `partitions` have closed, all edges are known.
-    `late` counts boundaries that came too late to be any.
     """
 
     session: str
@@ -54,7 +53,6 @@ class WindowsRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     ended: bool = False
     closed: bool = False
     partitions: Int64 = 0
-    late: Int64 = 0
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -158,7 +158,6 @@ WINDOWS = WindowsRecord(
     ended=True,
     closed=True,
     partitions=4,
-    late=1,
 )
 LETTER = DeadLetter("record fails its CRC", "events", 3, 17, b"run-7\0node-a\0" + b"5", b"GPUL\0\xff")
 

@@ -716,13 +716,18 @@ def test_quality_says_what_was_odd() -> None:
         delta(
             PLAIN,
             A,
-            counters={"late_kernels": 1, "zero_durations": 2, "repeated_rows": 5, "dead_letters": 1},
+            counters={
+                "late_kernels": 1,
+                "late_boundaries": 2,
+                "zero_durations": 2,
+                "repeated_rows": 5,
+                "dead_letters": 1,
+            },
             clock_offsets={0: offset, 1: 5},
             captures=(capture(pending=offset, ended=False, watermark=offset),),
         )
         for offset in (7, 3)
     ]
-    records.append(boundaries(PLAIN, A, late=4))
     found = ledger(PLAIN, records)
     assert found.quality.late.kernels == 2
     assert found.quality.late.boundaries == 4
