@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from consumers.roles import role_of
-from consumers.tables import Table
+from consumers.tables import Table, pick
 from consumers.timeline import PURPOSES, reads_application_clock, spans_of
 from schemas.columns import Int64s
 from schemas.config import Config, Spans, duration_ns
@@ -85,11 +85,9 @@ class Boundaries:
 
     def collect_marks(self, kind: int, columns: Table, ordinals: Int64s, strings: Sequence[str]) -> None:
         """Take in marks (or announced windows); those of no interest are forgotten at once."""
-        interesting = {
-            i: strings[i]
-            for i in np.flatnonzero(np.bincount(columns["name"])).tolist()
-            if self._matters(strings[i])
-        }
+        used = np.flatnonzero(np.bincount(columns["name"]))
+        texts = zip(used.tolist(), pick(strings, used), strict=True)
+        interesting = {i: text for i, text in texts if self._matters(text)}
         if not interesting:
             return
         rows = np.flatnonzero(np.isin(columns["name"], list(interesting)))

@@ -12,14 +12,14 @@ from schemas.columns import Int64s, cut_name
 from schemas.config import Config, Context
 
 DEFAULT_REWRITES = (
-    # PyTorch's emit_nvtx writes ", seq = 12", ", op_id = 34" and sizes after the operator's name.
     (
         re.compile(
-            r",? ?\b(?:op_id|op_ids|seq|seq_id|sequence_number) ?[=:] ?\[?-?[0-9]+(?:, ?-?[0-9]+)*\]?"
+            # PyTorch's emit_nvtx writes ", seq = 12, op_id = 34" and sizes after the operator's name.
+            r",? ?\b(?:op_ids?|seq|seq_id|sequence_number) ?[=:] ?\[?-?[0-9]+(?:, ?-?[0-9]+)*\]?"
+            r"|(?<=[^\s#])\s*#[0-9]+\b"
         ),
         "",
     ),
-    (re.compile(r"(?<=[^\s#])\s*#[0-9]+\b"), ""),
 )
 """Counters that libraries append to range names; with them no two ranges would share a group."""
 
@@ -83,9 +83,16 @@ class Contexts:
 
     def element(self, name: str) -> int:
         """Return the element that a range name, as captured, becomes."""
-        number = self._by_name.get(name)
-        if number is not None:
-            return number
+        try:
+            return self._by_name[name]
+        except KeyError:
+            number = self._new_element(name)
+        if len(self._by_name) >= _CACHE_LIMIT:
+            self._by_name.clear()
+        self._by_name[name] = number
+        return number
+
+    def _new_element(self, name: str) -> int:
         text = name
         fields: dict[str, str] = {}
         for pattern, replacement in self._rules:
@@ -95,11 +102,7 @@ class Contexts:
         matched = tuple(
             (i, captures(found)) for i, pattern in self._counters if (found := pattern.search(name))
         )
-        number = self.add_element(Element(cut_name(text), tuple(fields.items()), matched))
-        if len(self._by_name) >= _CACHE_LIMIT:
-            self._by_name.clear()
-        self._by_name[name] = number
-        return number
+        return self.add_element(Element(cut_name(text), tuple(fields.items()), matched))
 
     def add_element(self, element: Element) -> int:
         """Return the number of an element, a new one if it is new."""

@@ -6,7 +6,6 @@ order in which it arrived has no meaning. What an advance decides leaves as link
 
 from __future__ import annotations
 
-import bisect
 import re
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -20,7 +19,7 @@ from consumers.contexts import ROOT, Contexts, Names, captures
 from consumers.counters import COUNTED, Counters
 from consumers.ranges import NOWHERE, OPEN, contexts_at, newly_crossing
 from consumers.seen import Seen
-from consumers.tables import Table, concat, empty, rows_of, runs_of, take
+from consumers.tables import Table, concat, empty, pick, rows_of, runs_of, take
 from schemas.columns import Flags, Int64s
 from schemas.config import Config, duration_ns
 from schemas.deltas import Anchor, Fact, RoleMatch
@@ -162,7 +161,7 @@ class Lane:
 
     def _named(self, ranges: Table) -> Table:
         """Return ranges with names that outlive the batches they came in."""
-        names = [self._names.id(self.text(n)) for n in ranges["name"].tolist()]
+        names = [self._names.id(text) for text in self._texts_of(ranges["name"])]
         return ranges | {"name": np.array(names, np.int64)}
 
     # -- collecting ------------------------------------------------------------------------
@@ -243,8 +242,8 @@ class Lane:
         else:
             index = columns["name" if kind == Kind.KERNELS else "operation"]
             numbers = np.zeros(len(strings), np.int64)
-            for i in _used(index):
-                numbers[i] = self._names.id(strings[i])
+            used = _used(index)
+            numbers[used] = [self._names.id(text) for text in pick(strings, used)]
             names = numbers[index]
         self._add(
             "work", WORK, start=columns["time"], ordinal=ordinals, name=names, kind=int(kind),
@@ -274,7 +273,7 @@ class Lane:
         counters: Int64s | int = 0
         if self._boundaries.of_ranges or self._counters.of_ranges:
             used = _used(name)
-            texts = [strings[i] for i in used]
+            texts = pick(strings, used)
             bits = np.zeros(len(strings), np.int64)
             if self._boundaries.of_ranges:
                 bits[used] = [self._boundaries.purposes_of(t) for t in texts]
@@ -297,7 +296,9 @@ class Lane:
     def _propose_roles(self, time: Int64s, ordinals: Int64s, name: Int64s, strings: Sequence[str]) -> None:
         """Look for the first range that matches each role rule not told of yet."""
         for rule, pattern in self._untold_roles():
-            found = {i: m for i in _used(name) if (m := pattern.search(strings[i]))}
+            used = _used(name)
+            matches = zip(used.tolist(), map(pattern.search, pick(strings, used)), strict=True)
+            found = {i: match for i, match in matches if match}
             rows = np.flatnonzero(np.isin(name, list(found)))
             if len(rows):
                 row = rows[np.lexsort((ordinals[rows], time[rows]))[0]]
@@ -315,18 +316,24 @@ class Lane:
     def _counts_domain(self, domain: str) -> bool:
         return domain not in self._excluded and (not self._domains or domain in self._domains)
 
-    def text(self, name: int) -> str:
-        """Return the text of a `name` in `ranges`."""
-        if name >= 0:
-            return self._names.texts[name]
-        at = -1 - name
-        table = bisect.bisect_right(self._text_begins, at) - 1
-        return self._texts[table][at - self._text_begins[table]]
+    def _texts_of(self, names: Int64s) -> list[str]:
+        """Return the texts of `name`s of ranges."""
+        begins = np.array(self._text_begins)
+        tables = np.searchsorted(begins, -1 - names, "right") - 1
+        texts = [""] * len(names)
+        for table in np.unique(tables).tolist():
+            rows = np.flatnonzero(tables == table)
+            if table < 0:
+                found = [self._names.texts[n] for n in names[rows].tolist()]
+            else:
+                found = pick(self._texts[table], -1 - names[rows] - begins[table])
+            for row, text in zip(rows.tolist(), found, strict=True):
+                texts[row] = text
+        return texts
 
     def _elements(self, ranges: Table) -> Int64s:
         uniques, inverse = np.unique(ranges["name"], return_inverse=True)
-        element, text = self._contexts.element, self.text
-        found = [element(text(n)) for n in uniques.tolist()]
+        found = [*map(self._contexts.element, self._texts_of(uniques))]
         return np.array(found, np.int64)[inverse]
 
     # -- advancing -------------------------------------------------------------------------
@@ -404,7 +411,7 @@ class Lane:
             return
         asked = take(ranges, due)
         contexts = self._contexts_at(asked["thread"], asked["start"])
-        names = [self.text(n) for n in asked["name"].tolist()]
+        names = self._texts_of(asked["name"])
         self.counted.append(self._counters.count_ranges(asked, names, contexts, self._elements(asked)))
         ranges["counters"] = ranges["counters"].copy()
         ranges["counters"][due] = 0
@@ -580,14 +587,14 @@ def _due(start: Int64s, found: Int64s, launches: Table, wait: int) -> Int64s:
     return np.where(found >= 0, np.maximum(start, launches["start"][found]), start + wait)
 
 
-def _used(index: Int64s) -> list[int]:
+def _used(index: Int64s) -> Int64s:
     """Return the distinct values of indexes into a string table."""
-    return np.flatnonzero(np.bincount(index)).tolist()
+    return np.flatnonzero(np.bincount(index))
 
 
 def _matching(index: Int64s, strings: Sequence[str], test: Callable[[str], bool]) -> Int64s:
     """Return 1 for each row whose string passes `test`, else 0."""
     passes = np.zeros(len(strings), np.int64)
-    for i in _used(index):
-        passes[i] = test(strings[i])
+    used = _used(index)
+    passes[used] = [test(text) for text in pick(strings, used)]
     return passes[index]

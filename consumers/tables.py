@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from schemas.columns import Flags, Int64s
+from schemas.columns import Flags, Int64s, Strings
 from schemas.types import NONE
 
 Table = dict[str, Int64s]
@@ -37,6 +37,9 @@ def take(table: Table, index: Flags | Int64s) -> Table:
     return {name: values[index] for name, values in table.items()}
 
 
+_KEY_LIMIT = 1 << 62
+
+
 def combine(*columns: Int64s) -> Int64s:
     """Return one key per row, equal iff the row's values are; ordered as the rows are.
 
@@ -55,10 +58,10 @@ def combine(*columns: Int64s) -> Int64s:
             low = int(values.min(where=has, initial=high)) - 1
             values = np.where(has, values, low)  # noqa: PLW2901
         width = high - low + 1
-        if width >= 1 << 31:
+        if span * width >= _KEY_LIMIT:
             uniques, values = np.unique(values, return_inverse=True)  # noqa: PLW2901
             low, width = 0, len(uniques)
-        if span * width >= 1 << 62:
+        if span * width >= _KEY_LIMIT:
             uniques, key = np.unique(key, return_inverse=True)
             span = len(uniques)
         key = key * width + (values - low)
@@ -71,3 +74,10 @@ def runs_of(ordered: Int64s) -> Int64s:
     if not len(ordered):
         return np.zeros(0, np.int64)
     return np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+
+
+def pick(strings: Sequence[str], indexes: Int64s) -> list[str]:
+    """Return the strings at `indexes` of a record's string table."""
+    if isinstance(strings, Strings):
+        return strings.pick(indexes)
+    return [strings[i] for i in indexes.tolist()]

@@ -124,6 +124,12 @@ class Strings(Sequence[str]):
         start = int(self._ends[index - 1]) if index else 0
         return self._blob[start : int(self._ends[index])].decode()
 
+    def pick(self, indexes: Int64s) -> list[str]:
+        """Return the strings at `indexes`, which lie within the table, faster than one by one."""
+        starts = np.concatenate(([0], self._ends))[indexes].tolist()
+        blob = self._blob
+        return [blob[a:b].decode() for a, b in zip(starts, self._ends[indexes].tolist(), strict=True)]
+
     def __iter__(self) -> Iterator[str]:
         start = 0
         for end in self._ends.tolist():
