@@ -95,7 +95,7 @@ class Source(ABC):
         self._spill = Spill(options.memory, options.folder)
         self._names = Names(self._spill)
         self._runs = {
-            kind: Runs(columns, self._spill, "end" if kind is Kind.RANGE_OPENINGS else "")
+            kind: Runs(columns, self._spill, self._names, "end" if kind is Kind.RANGE_OPENINGS else "")
             for kind, columns in _RAW.items()
         }
         self._keys = np.zeros(0, np.int64)

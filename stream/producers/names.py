@@ -33,8 +33,11 @@ _KEPT_BYTES: Final = 32 << 20
 _LONG: Final = 512
 """Names longer than this are told apart by a digest each, not eight bytes at a time together."""
 
-_GAP: Final = 1 << 14
-"""Names closer together than this are read in one go."""
+_GAP: Final = 1 << 9
+"""Names closer together than this are read in one go: more would cost more than another call."""
+
+_SETTLED_BYTES: Final = 64 << 20
+"""Names of a run that lie further apart stay where they are: bringing them together would fill memory."""
 
 _MULTIPLIERS: Final = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F))
 _TAILS: Final = np.array([(1 << (8 * n)) - 1 for n in range(9)], np.uint64)
@@ -112,6 +115,31 @@ class Names:
             long = cut_name(_decode(_bytes(texts, int(rows[i])))).encode()
             spans[i] = self._bytes.append(long) << _LENGTH_BITS | len(long)
         return spans
+
+    def settle(self, ids: Int64s) -> Int64s:
+        """Return ids of the same names that lie in the order they are asked for, for a sorted run.
+
+        A stretch of the run then finds its names in one place, not each in another one.
+        """
+        if not len(ids) or int(ids.max()) < _PLACED:
+            return ids
+        placed = np.flatnonzero(ids >= _PLACED)
+        steps = np.diff(ids[placed])
+        used, first, inverse = np.unique(ids[placed], return_index=True, return_inverse=True)
+        spans = used - _PLACED
+        starts, lengths = spans >> _LENGTH_BITS, spans & _LENGTH_MASK
+        base, size = int(starts[0]), int((starts + lengths).max() - starts[0])
+        if size > _SETTLED_BYTES or (steps >= 0).all():
+            return ids
+        texts = Texts(
+            starts - base, starts + lengths - base, np.frombuffer(self._bytes.read(base, size), np.uint8)
+        )
+        order = np.argsort(first)
+        moved = np.empty(len(used), np.int64)
+        moved[order] = self._append(texts, order) + _PLACED
+        settled = ids.copy()
+        settled[placed] = moved[inverse]
+        return settled
 
     def text(self, name: int) -> str:
         """Return one name."""

@@ -14,6 +14,7 @@ import numpy as np
 
 from schemas.columns import Int64s
 from schemas.types import END_OF_TIME, NONE
+from stream.producers.names import Names
 from stream.producers.spill import Appended, Spill
 
 RUN_ROWS: Final = 1 << 18
@@ -46,7 +47,7 @@ class Runs:
     among equal ends, rows stay in the order of the runs' keys and of their places in them.
     """
 
-    def __init__(self, columns: tuple[str, ...], spill: Spill, longest_first: str = "") -> None:
+    def __init__(self, columns: tuple[str, ...], spill: Spill, names: Names, longest_first: str = "") -> None:
         self.columns = columns
         self.rows = 0
         self._spill = spill
@@ -55,6 +56,8 @@ class Runs:
         self._disk: Appended | None = None
         self._processes: set[int] = set()
         self._process = columns.index("process")
+        self._name = columns.index("name") if "name" in columns else -1
+        self._names = names
         self._lock = threading.Lock()
 
     def add(self, key: tuple[int, ...], rows: Int64s) -> None:
@@ -63,6 +66,8 @@ class Runs:
             return
         order = self._order(rows)
         ordered = rows[order] if order is not None else rows.copy()
+        if self._name >= 0:
+            ordered[:, self._name] = self._names.settle(ordered[:, self._name])
         process = ordered[:, self._process]
         found = np.unique(process).tolist() if (process != process[0]).any() else [int(process[0])]
         at = None
