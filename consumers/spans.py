@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from itertools import compress
 from typing import NamedTuple
 
 import msgspec
@@ -15,7 +16,7 @@ import msgspec
 from consumers.steadiness import steadiness
 from schemas.config import Spans
 from schemas.types import END_OF_TIME, NONE, Process
-from schemas.windows import Purpose, WindowsRecord
+from schemas.windows import Decision, Purpose, WindowsRecord
 
 
 class SourceState(msgspec.Struct):
@@ -34,6 +35,8 @@ class SpansState(msgspec.Struct):
     """What must be remembered of a purpose."""
 
     sources: list[SourceState] = []
+    cuts: list[Decision] = []
+    """What was given up on: boundaries in these times are none."""
 
 
 class Span(NamedTuple):
@@ -96,6 +99,9 @@ class PurposeSpans:
 
     def add(self, record: WindowsRecord) -> None:
         """Take in what a source says of this purpose."""
+        if record.decision is not None and record.decision.kind == "cut":
+            self.state.cuts = sorted({*self.state.cuts, record.decision})
+            self._lines = None
         edges = [e for e in record.edges if e.purpose == self._purpose]
         if not edges and self._purpose not in record.purposes:
             return
@@ -124,7 +130,8 @@ class PurposeSpans:
             return self.by == "all"
         if instant == NONE:
             return False
-        answer: bool | None = False if self.closed or not self.from_events else None
+        given_up = any(cut.since <= instant < cut.until for cut in self.state.cuts)
+        answer: bool | None = False if self.closed or given_up or not self.from_events else None
         for line in self._all_lines():
             known_from, known_to = self._known(line)
             if not known_from <= instant < known_to:
@@ -149,7 +156,9 @@ class PurposeSpans:
         if self.by in ("ranges", "marks"):
             # An end without its beginning makes no span, but the linkers cut there all the same.
             for source in self.state.sources:
-                yield from self._times(source.closings.values())
+                for time in self._times(source.closings.values()):
+                    if not self._is_void(source, time, time + 1):
+                        yield time
 
     def known_to(self) -> int:
         """Return the time before which all cuts known of are all there are."""
@@ -160,7 +169,16 @@ class PurposeSpans:
         lines = self._all_lines()
         live = [line for line in lines if line.source and not line.source.ended]
         known = [self._known(line)[1] for line in live or lines]
-        return (min(known) if live else max(known)) if known else NONE
+        least = (min(known) if live else max(known)) if known else NONE
+        return max(least, *(cut.until for cut in self.state.cuts), NONE)
+
+    def _is_void(self, source: SourceState, start: int, end: int) -> bool:
+        """Tell whether [start, end) of a source reaches into what was given up on."""
+        return any(
+            start < cut.until and end > cut.since
+            for cut in self.state.cuts
+            if cut.process.is_capture or (cut.process, cut.capture) == (source.process, source.capture)
+        )
 
     def at_once(self) -> tuple[Process, Process] | None:
         """Return two processes that both cut the same time, if there are such."""
@@ -219,6 +237,10 @@ class PurposeSpans:
         if not opened:
             return None
         ends = self._ends(source, opened)
+        whole = [not self._is_void(source, s, e) for (s, _), e in zip(opened, ends, strict=True)]
+        opened, ends = [*compress(opened, whole)], [*compress(ends, whole)]
+        if not opened:
+            return None
         counts: list[bool | None] = [True] * len(opened)
         if self._purpose == "steady":
             counts = steadiness(

@@ -12,7 +12,7 @@ import numpy as np
 from schemas.columns import Int64s
 from schemas.config import Config, Spans, duration_ns
 from schemas.types import END_OF_TIME, NONE, Process
-from schemas.windows import Edge, Purpose, WindowsRecord
+from schemas.windows import Decision, Edge, Purpose, WindowsRecord
 
 PURPOSES: Final[tuple[Purpose, ...]] = ("measured", "steady")
 KEPT_EDGES: Final = 256
@@ -57,6 +57,8 @@ class TimelineState(msgspec.Struct):
     closed: list[int]
     partitions: int = 0
     forgot: bool = False
+    given_up: dict[str, int] = {}
+    """By purpose: nobody waits for boundaries before this."""
 
 
 class Timeline:
@@ -105,6 +107,8 @@ class Timeline:
             self._cuts = None
         if record.watermark is not None and record.purposes:
             self._advance(record)
+        if record.decision is not None and record.decision.kind == "cut":
+            self._give_up(record.decision)
         state.partitions = max(state.partitions, record.partitions)
 
     def forget_before(self, instant: int) -> None:
@@ -121,6 +125,36 @@ class Timeline:
         if not edge.application:
             return edge.time
         return END_OF_TIME if self.state.anchor is None else edge.time - self.state.anchor
+
+    def _give_up(self, decision: Decision) -> None:
+        """Wait no longer for boundaries before a decision's end; the sink voids any that come."""
+        given_up = self.state.given_up
+        for purpose in self._waits:
+            if decision.process.is_capture or any(
+                purpose in s.purposes
+                for s in self.state.sources
+                if (s.process, s.capture) == (decision.process, decision.capture)
+            ):
+                given_up[purpose] = max(given_up.get(purpose, NONE), decision.until)
+
+    def holders(self) -> list[tuple[Process, str, int]]:
+        """Return the sources that hold the watermark back, each with how far it has come.
+
+        A process with `global_pid` 0 stands for one that has yet to come, or come again.
+        """
+        if not self._waits or self.all_closed:
+            return []
+        found = []
+        for purpose in self._waits:
+            if self._watermark(purpose) > self.watermark:
+                continue
+            live = [s for s in self.state.sources if purpose in s.purposes]
+            if live:
+                least = min(s.watermark for s in live)
+                found += [(s.process, s.capture, s.watermark) for s in live if s.watermark == least]
+            else:
+                found.append((Process("", 0), "", self._watermark(purpose)))
+        return sorted(set(found))
 
     @property
     def all_closed(self) -> bool:
@@ -152,9 +186,10 @@ class Timeline:
         return min(map(self._watermark, self._waits))
 
     def _watermark(self, purpose: Purpose) -> int:
+        given_up = self.state.given_up.get(purpose, NONE)
         if self._needs_anchor[purpose] and self.state.anchor is None:
-            return NONE
-        return self.state.reached[purpose] if self._follows[purpose] else END_OF_TIME
+            return given_up
+        return max(given_up, self.state.reached[purpose]) if self._follows[purpose] else END_OF_TIME
 
     def windows(self, starts: Int64s) -> Int64s:
         """Return the window of each instant: the cut it follows, NONE before the first."""

@@ -30,6 +30,23 @@ class Edge(msgspec.Struct, frozen=True, array_like=True, order=True):
     application: bool = False
 
 
+class Decision(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """What was given up on by the clock on the wall: written once, obeyed by all and by replays.
+
+    `cut`: boundaries of this (capture, process) from `since` to before `until` (UTC ns) are none,
+    whenever they come, and nobody waits for them; a process with `global_pid` 0 stands for
+    whichever source there may be. `silent`: its watermark has stayed at `since`; nothing follows
+    from it. `reason`: what was exceeded, `windows.max_wait` or `limits.pending`.
+    """
+
+    kind: Literal["cut", "silent"]
+    process: Process
+    capture: str
+    since: Int64
+    until: Int64
+    reason: Literal["max_wait", "pending"]
+
+
 class WindowsRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     """What one source of boundaries has to say, or that a partition has no more to say.
 
@@ -53,6 +70,7 @@ class WindowsRecord(msgspec.Struct, frozen=True, omit_defaults=True):
     ended: bool = False
     closed: bool = False
     partitions: Int64 = 0
+    decision: Decision | None = None
 
 
 _encoder = msgspec.msgpack.Encoder()
