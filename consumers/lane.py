@@ -179,15 +179,6 @@ class Lane:
             ordinals = np.arange(low, high)
             self._collect(header.kind, columns, ordinals, batch.strings)
 
-    def skip(self, batch: Batch) -> int:
-        """Note the rows of a batch without taking them in; return how many never came before."""
-        header = batch.header
-        seen = self.state.seen.setdefault(header.kind, Seen())
-        new = sum(high - low for low, high in seen.take(header.ordinal, header.rows))
-        self.count("repeated_rows", header.rows - new)
-        self.touched = True
-        return new
-
     def _collect(self, kind: int, columns: Table, ordinals: Int64s, strings: Sequence[str]) -> None:
         if kind == Kind.FACTS:
             self._collect_facts(columns, strings)

@@ -17,10 +17,12 @@ from consumers import counters as counting
 from consumers.contexts import Contexts, Names
 from consumers.counters import Counters
 from consumers.lane import ROWS, Lane, LaneState
+from consumers.seen import Seen
 from consumers.state import (
     LINKER,
     VERSION,
     LinkerState,
+    Refused,
     SessionState,
     lane_key,
     read_lane_state,
@@ -44,8 +46,8 @@ _COMPACT_ABOVE: Final = 1 << 20
 """Interned texts and contexts above which a flush throws out those that nothing refers to."""
 
 
-_SESSION_COUNTERS: Final = ("dead_letters", "unknown_kinds", "after_end")
-"""Counters of `schemas.deltas.COUNTERS` that belong to no process."""
+_SESSION_COUNTERS: Final = ("dead_letters", "unknown_kinds", "repeated_rows", "after_end")
+"""Counters of `schemas.deltas.COUNTERS` that are told of the session, not of a process."""
 
 
 class _Session(msgspec.Struct):
@@ -58,7 +60,10 @@ class _Session(msgspec.Struct):
     told_end: bool = False
     dead_letters: int = 0
     unknown_kinds: int = 0
+    repeated_rows: int = 0
     after_end: int = 0
+    refused: dict[tuple[Process, str], dict[int, Seen]] = {}
+    """Rows that came, or came after the end, of every (process, capture) that had any of the latter."""
 
 
 class Linker:
@@ -142,13 +147,23 @@ class Linker:
             self._advance(session, header.session, lane, watermark)
 
     def _refuse(self, session: _Session, batch: Batch) -> None:
-        """Count the rows of an ended session that never came before; its figures are final."""
+        """Count the rows of an ended session that never came before.
+
+        Its figures are final, what is missing from them included: rows that were missing stay so.
+        """
         header = batch.header
-        lane = session.lanes.get((header.process, header.capture))
-        if lane is None:
-            session.after_end += header.rows
-        else:
-            session.after_end += lane.skip(batch)
+        if not header.rows:
+            return
+        key = (header.process, header.capture)
+        lane = session.lanes.get(key)
+        kinds = session.refused.setdefault(key, {})
+        seen = kinds.get(header.kind)
+        if seen is None:
+            before = lane.state.seen.get(header.kind) if lane else None
+            seen = kinds[header.kind] = Seen(before.high, [*before.missing]) if before else Seen()
+        new = sum(high - low for low, high in seen.take(header.ordinal, header.rows))
+        session.after_end += new
+        session.repeated_rows += header.rows - new
 
     def _lane(self, session: _Session, batch: Batch) -> Lane:
         header = batch.header
@@ -273,7 +288,12 @@ class Linker:
             for lane in session.lanes.values():
                 keys.append(key := lane_key(name, lane.state))
                 entries.update(write_lane(key, lane, self._names, self._contexts))
-            sessions.append(SessionState(name, session.timeline.state, keys, session.ended, session.told_end))
+            refused = [Refused(*key, kinds) for key, kinds in session.refused.items()]
+            sessions.append(
+                SessionState(
+                    name, session.timeline.state, keys, session.ended, session.told_end, refused=refused
+                )
+            )
         state = LinkerState(VERSION, self._digest, self._partition, sessions, self._advances, self._homeless)
         entries[LINKER] = write_linker(state)
         return entries
@@ -294,6 +314,7 @@ class Linker:
             timeline = Timeline(self._config)
             timeline.restore(entry.timeline)
             session = _Session(timeline, {}, entry.ended, entry.told_end)
+            session.refused = {(r.process, r.capture): r.kinds for r in entry.refused}
             self._sessions[entry.name] = session
             for key in entry.lanes:
                 lane = self._new_lane(read_lane_state(key, state))

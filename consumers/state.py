@@ -23,11 +23,13 @@ import numpy as np
 from consumers.contexts import Contexts, Element, Names
 from consumers.counters import COUNTED
 from consumers.lane import CLOSINGS, LAUNCHES, RANGES, ROWS, UNRESOLVED, WORK, Lane, LaneState
+from consumers.seen import Seen
 from consumers.tables import Table, concat, empty, rows_of, runs_of, take
 from consumers.timeline import TimelineState
 from schemas.columns import Int64s, RecordType, pack, unpack
 from schemas.deltas import Fact
 from schemas.errors import DecodeError, DigestMismatchError
+from schemas.types import Process
 
 VERSION: Final = 1
 LINKER: Final = "linker"
@@ -46,6 +48,14 @@ _TEXTS: Final = {("work", "name"), ("ranges", "name"), ("rows", "name"), ("count
 _NODES: Final = {("launches", "context"), ("rows", "context")}
 
 
+class Refused(msgspec.Struct):
+    """Rows of one (process, capture) that came, or that came after the end of the session."""
+
+    process: Process
+    capture: str
+    kinds: dict[int, Seen]
+
+
 class SessionState(msgspec.Struct):
     """What a linker remembers of a session; `lanes` are their parts of the keys."""
 
@@ -54,6 +64,7 @@ class SessionState(msgspec.Struct):
     lanes: list[str]
     ended: int
     told_end: bool
+    refused: list[Refused] = []
 
 
 class LinkerState(msgspec.Struct):

@@ -350,6 +350,8 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that came late."""
     odd: OddRows
     """Rows that were odd."""
+    after_end: int
+    """Rows that came after the end of their session: too late to be taken in."""
     pending: int
     """Rows taken in and not decided yet; 0 in a final ledger."""
     clock_offsets: list[ClockOffset]

@@ -189,6 +189,7 @@ class Linked:
     rows: list[Counted] = field(default_factory=list)
     lanes: dict[tuple[str, Process], Lane] = field(default_factory=dict)
     counters: dict[Process, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    of_session: Counter[str] = field(default_factory=Counter)
     offsets: dict[Process, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     facts: dict[Process, list[tuple[str, int, str, str]]] = field(default_factory=lambda: defaultdict(list))
     edges: set[int] = field(default_factory=set)
@@ -236,6 +237,7 @@ def _window(time: int, cut_at: Sequence[int] | None, length: int) -> int:
 
 def _link_partition(partition: Sequence[Batch], config: Config, result: Linked) -> None:
     lanes: dict[tuple[Process, str], Lane] = {}
+    refused: dict[tuple[Process, str], set[tuple[int, int]]] = defaultdict(set)
     session_ended = False
     for batch in partition:
         header = batch.header
@@ -244,9 +246,11 @@ def _link_partition(partition: Sequence[Batch], config: Config, result: Linked) 
             for _, lane in sorted(lanes.items()):
                 _advance(lane, FOREVER, config, result)
             continue
+        key = header.process, header.capture
         if session_ended:
+            _refuse(lanes.get(key), refused[key], batch, result)
             continue
-        lane = lanes.setdefault((header.process, header.capture), Lane(header.process, header.capture))
+        lane = lanes.setdefault(key, Lane(*key))
         result.lanes[header.capture, header.process] = lane
         _collect(lane, batch, result)
         if header.kind == Kind.CAPTURE_END:
@@ -254,6 +258,17 @@ def _link_partition(partition: Sequence[Batch], config: Config, result: Linked) 
             _advance(lane, FOREVER, config, result)
         elif header.watermark is not None and header.watermark > lane.watermark:
             _advance(lane, header.watermark, config, result)
+
+
+def _refuse(lane: Lane | None, refused: set[tuple[int, int]], batch: Batch, result: Linked) -> None:
+    """Count rows of an ended session that had not come before."""
+    for i in range(batch.header.rows):
+        row = batch.kind, batch.header.ordinal + i
+        if row in refused or (lane and row[1] in lane.seen[row[0]]):
+            result.of_session["repeated_rows"] += 1
+        else:
+            refused.add(row)
+            result.of_session["after_end"] += 1
 
 
 _LATE = {
@@ -295,8 +310,7 @@ def _advance(lane: Lane, watermark: int, config: Config, result: Linked) -> None
     _bound(lane, before, config, result)
     _fix_contexts(lane, config)
     _count_ranges(lane, config, result)
-    _decide(lane, (Kind.MEMORY, Kind.GRAPHS), config, result)
-    _decide(lane, (Kind.KERNELS,), config, result)
+    _decide(lane, config, result)
     _count_crossings(lane, result)
     age = nanoseconds(config.limits.launch_age)
     lane.ranges = [r for r in lane.ranges if r.end >= lane.watermark]
@@ -426,31 +440,27 @@ def _count_ranges(lane: Lane, config: Config, result: Linked) -> None:
         r.counted = True
         if not r.counts or r.thread == NONE:
             continue
-        around = [
-            o for o in _open_at(lane, r.thread, r.time, config) if o.thread == NONE or o.place < r.place
-        ]
-        path = [o.name for o in around[: config.context.depth]]
-        _count("ranges", lane, r, (path, [*path, r.name]), config, result)
+        around = _open_at(lane, r.thread, r.time, config)[: config.context.depth]
+        # A range has the last word on itself, even if it is too short to be open at all.
+        _count("ranges", lane, r, [*(o.name for o in around), r.name], config, result)
 
 
 def _count(
     what: str,
     lane: Lane,
     row: Range | Work,
-    paths: tuple[Sequence[str], Sequence[str]],
+    path: Sequence[str],
     config: Config,
     result: Linked,
 ) -> None:
-    """Count a row for every counter it matches; `paths` are the ranges around it, and with itself."""
+    """Count a row for every counter it matches; `path` are the ranges open when it starts."""
     for number, rows in enumerate(config.rows):
-        fields = _fields(rows, row.name, *paths, config)
+        fields = _fields(rows, row.name, path, config)
         if rows.count == what and fields is not None:
             result.rows.append(Counted(lane.process, number, row.time, fields))
 
 
-def _fields(
-    rows: Rows, name: str, around: Sequence[str], path: Sequence[str], config: Config
-) -> dict[str, str] | None:
+def _fields(rows: Rows, name: str, path: Sequence[str], config: Config) -> dict[str, str] | None:
     """Return the fields a row is counted under, None if it is not counted."""
     found = re.search(rows.match, name)
     if not found:
@@ -459,35 +469,34 @@ def _fields(
     for text in path:
         fields |= rewritten(text, config)[1]
     if rows.context:
-        matching = [m for m in (re.search(rows.context, text) for text in around) if m]
+        matching = [m for m in (re.search(rows.context, text) for text in path) if m]
         if not matching:
             return None
         fields |= captured(matching[-1])
     return fields | captured(found)
 
 
-def _decide(lane: Lane, kinds: Sequence[Kind], config: Config, result: Linked) -> None:
+def _decide(lane: Lane, config: Config, result: Linked) -> None:
     """Decide, one at a time, the row whose time comes first, until none is due."""
     decided: list[Work] = []
+    wait = nanoseconds(config.limits.launch_wait)
     while True:
         due = []
         for work in lane.pending:
-            if work.kind in kinds:
-                work.launch = _launch_of(work, lane.launches, config)
-                wait = nanoseconds(config.limits.launch_wait)
-                work.decided = max(work.time, work.launch.time) if work.launch else work.time + wait
-                if work.decided < lane.watermark:
-                    due.append(work)
+            work.launch = _launch_of(work, lane.launches, config)
+            work.decided = max(work.time, work.launch.time) if work.launch else work.time + wait
+            if work.decided < lane.watermark:
+                due.append(work)
         if not due:
             break
-        work = min(due, key=lambda w: (w.decided, w.time, w.ordinal))
+        work = min(due, key=lambda w: (w.decided, w.time, w.kind, w.ordinal))
         lane.pending.remove(work)
         _settle(lane, work, config, result)
         decided.append(work)
     _place(decided)
     for work in decided:
         if work.kind == Kind.KERNELS:
-            _count("kernels", lane, work, (work.path, work.path), config, result)
+            _count("kernels", lane, work, work.path, config, result)
     kernels = [w for w in decided if w.kind == Kind.KERNELS]
     result.kernels += sorted(kernels, key=lambda w: (w.decided, w.group))
     result.others += [w for w in decided if w.kind != Kind.KERNELS]
@@ -513,6 +522,9 @@ def _settle(lane: Lane, work: Work, config: Config, result: Linked) -> None:
     else:
         work.reason = NOT_CAPTURED
     work.position = work.node
+    if launch and not launch.is_graph:
+        launch.used_in = lane.advances
+        lane.used.append(launch)
     if work.kind != Kind.KERNELS:
         return
     counters["negative_durations"] += work.duration < 0
@@ -522,9 +534,6 @@ def _settle(lane: Lane, work: Work, config: Config, result: Linked) -> None:
         counters["launched_after_start"] += lag < 0
         offsets = result.offsets[lane.process]
         offsets[work.device] = min(offsets.get(work.device, lag), lag)
-        if not launch.is_graph:
-            launch.used_in = lane.advances
-            lane.used.append(launch)
     elif any(n.used_in >= work.came_in and _fits(work, n, config) for n in lane.used if n.used_in):
         counters["second_kernels"] += 1
     if work.node != NONE or (launch and launch.is_graph):

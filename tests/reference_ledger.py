@@ -128,7 +128,7 @@ def row_keys(number: int, result: Linked, config: Config, roles: dict[Process, s
 
 def quality(result: Linked, config: Config) -> dict[str, Any]:
     """Return the counts of the ledger's `quality`."""
-    sums: Counter[str] = Counter()
+    sums = Counter(result.of_session)
     for counters in result.counters.values():
         sums.update(counters)
     gaps = [lane.missing() for lane in result.lanes.values()]
@@ -150,9 +150,13 @@ def quality(result: Linked, config: Config) -> dict[str, Any]:
                 "unknown_kinds",
             )
         },
+        "after_end": sums["after_end"],
         "pending": 0,
         "overflow": sorted(
-            {k.process.pid for k in result.kernels if k.group not in admitted_of(k.process, result, config)}
+            process.pid
+            for process in {
+                k.process for k in result.kernels if k.group not in admitted_of(k.process, result, config)
+            }
         ),
     }
 

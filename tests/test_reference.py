@@ -192,19 +192,39 @@ def test_ids_of_processes_do_not_mix() -> None:
     assert only(result).reason == NOT_CAPTURED
 
 
-def test_copies_link_like_kernels_and_use_nothing_up() -> None:
-    """A memory operation has the class of its launch, which still serves a kernel."""
+def test_copies_link_like_kernels() -> None:
+    """A memory operation has the class and context of its launch, and is no kernel."""
     result = linked(opening(0, "a"), launch(1, 1), launch(2, 2), copy(5, 1), kernel(6, 2))
     assert [w.reason for w in (*result.others, *result.kernels)] == [CONTEXT, CONTEXT]
     assert reference.memory(result) == {(PROCESS, "HtoD", CONTEXT): (1, 3, 8)}
 
 
-def test_a_copy_may_share_the_launch_of_a_kernel() -> None:
-    """Ids are a kernel's own; what else has the id takes nothing from the kernel."""
-    result = linked(opening(0, "a"), launch(1), copy(5), copy(5), kernel(6), kernel(7))
-    assert [w.reason for w in result.others] == [CONTEXT, CONTEXT]
-    assert [w.reason for w in result.kernels] == [CONTEXT, NOT_CAPTURED]
+def test_a_launch_serves_one_piece_of_work_of_whatever_kind() -> None:
+    """Of all that has a launch's id the first takes it along; only kernels are counted as second."""
+    result = linked(opening(0, "a"), launch(1), copy(6), copy(7), kernel(5), kernel(8))
+    assert [(w.time, w.reason) for w in result.others] == [(6, NOT_CAPTURED), (7, NOT_CAPTURED)]
+    assert [(w.time, w.reason) for w in result.kernels] == [(5, CONTEXT), (8, NOT_CAPTURED)]
     assert count(result, "second_kernels") == 1
+
+
+def test_of_work_that_starts_together_the_kernel_is_first() -> None:
+    """Ties in time are settled by the number of the kind, then by the row's."""
+    opaque = {"time": 5, "duration": 7, "device": 0, "stream": 0, "correlation": 1, "graph": 3}
+    result = linked(opening(0, "a"), launch(1), launch(2), copy(5), (Kind.GRAPHS, opaque), kernel(5))
+    assert only(result).reason == CONTEXT
+    assert [(w.kind, w.reason) for w in result.others] == [
+        (Kind.MEMORY, CONTEXT),
+        (Kind.GRAPHS, NOT_CAPTURED),
+    ]
+
+
+def test_copies_within_a_graph_share_its_launch() -> None:
+    """A graph launch serves any number of copies too, and only kernels have positions."""
+    result = linked(
+        opening(0, "a"), launch(1, name="cudaGraphLaunch"), copy(5), kernel(6), copy(7), kernel(8)
+    )
+    assert [(w.reason, w.position) for w in result.others] == [(CONTEXT, NONE)] * 2
+    assert [(w.reason, w.position) for w in result.kernels] == [(CONTEXT, 0), (CONTEXT, 1)]
 
 
 # --- launch -> context
@@ -450,8 +470,8 @@ def test_spans_are_steady_if_about_as_long_as_those_before() -> None:
     ]
 
 
-def test_row_counters_see_the_ranges_around_what_they_count() -> None:
-    """A range has the fields of those around it and its own; one that opens within it is not around it."""
+def test_row_counters_see_the_ranges_open_when_what_they_count_starts() -> None:
+    """A range has the fields of all ranges open at its start, later ones over earlier ones."""
     rows = (
         Rows(name="all", count="ranges", match="fwd(?P<n>.)"),
         Rows(name="in", count="ranges", match="fwd", context=r"step (?P<s>\d)"),
@@ -459,20 +479,21 @@ def test_row_counters_see_the_ranges_around_what_they_count() -> None:
     rewrites = (Rewrite(match=r"ep=(?P<ep>\d)"),)
     rules = config(rows=rows, context={"rewrites": rewrites})
     result = linked(
-        opening(0, "step 1 ep=5"), opening(5, "fwd1"), opening(5, "x ep=6"),
-        closing(9, 1), closing(9, 2), closing(20, 0), opening(30, "fwd2 ep=7"), config=rules,
+        opening(0, "step 1 ep=5"), opening(5, "fwd1"), opening(5, "x ep=6"), opening(6, "x ep=9"),
+        closing(9, 1), closing(9, 2), closing(9, 3), closing(20, 0), opening(30, "fwd2 ep=7"), config=rules,
     )  # fmt: skip
     assert sorted((r.counter, r.time, sorted(r.fields.items())) for r in result.rows) == [
-        (0, 5, [("ep", "5"), ("n", "1")]),
+        (0, 5, [("ep", "6"), ("n", "1")]),
         (0, 30, [("ep", "7"), ("n", "2")]),
-        (1, 5, [("ep", "5"), ("s", "1")]),
+        (1, 5, [("ep", "6"), ("s", "1")]),
     ]
 
 
-def test_a_range_is_not_around_itself() -> None:
-    """The pattern for what is around a range is not tried on the range itself."""
-    rules = config(rows=(Rows(name="in", count="ranges", match="step", context="step"),))
-    assert linked(opening(0, "step 1"), config=rules).rows == []
+def test_a_range_is_among_those_open_when_it_starts() -> None:
+    """The pattern for what is open is tried on the range itself too, even if it has no length."""
+    rules = config(rows=(Rows(name="in", count="ranges", match="step", context="(?P<s>[0-9])"),))
+    result = linked(opening(0, "step 1"), opening(5, "step 2"), closing(5, 1), config=rules)
+    assert [r.fields for r in result.rows] == [{"s": "1"}, {"s": "2"}]
 
 
 def test_kernels_are_counted_by_name_and_context() -> None:
