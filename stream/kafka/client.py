@@ -17,6 +17,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import ssl
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
@@ -35,6 +36,9 @@ from stream.kafka.properties import OAuth, Security
 
 BATCH_BYTES: Final = 1_000_000
 """Records of a partition share a batch up to this: just below a broker's default limit of 1 MiB."""
+
+PUSH_SECONDS: Final = 0.5
+"""So long a producer without transactions waits for a `push`; handing a batch over takes far less."""
 
 MAX_RECORD_BYTES: Final = 64 << 20
 """What a producer hands over at most: dead letters hold whole records, whatever their size."""
@@ -109,12 +113,12 @@ class Connection(NamedTuple):
         """
         return Consumer(self, name, committed=committed)
 
-    def producer(self, name: str, transactional_id: str | None, delivery: float | None = None) -> Producer:
+    def producer(self, name: str, transactional_id: str | None) -> Producer:
         """Return a producer; TransportError if no broker can be reached.
 
-        `delivery` is in seconds and replaces that of `times`.
+        Without a transactional id it sends nothing before it is told to `push`.
         """
-        return Producer(self, name, transactional_id, delivery or self.times.delivery)
+        return Producer(self, name, transactional_id)
 
     def member(self, name: str, group: str, topic: str, listener: object) -> Member:
         """Return a member of a consumer group; TransportError if no broker can be reached."""
@@ -213,6 +217,17 @@ class Admin:
         """Delete the records before these offsets."""
         with _speaking(self._connection):
             self._client.delete_records({_native(p): offset for p, offset in offsets.items()})
+
+    def leaders(self, places: Iterable[Place]) -> dict[Place, int]:
+        """Return the number of the node that leads each partition now."""
+        wanted = set(places)
+        with _speaking(self._connection):
+            return {
+                place: partition["leader_id"]
+                for topic in self._client.describe_topics(sorted({place.topic for place in wanted}))
+                for partition in topic["partitions"]
+                if (place := Place(topic["name"], partition["partition_index"])) in wanted
+            }
 
     def beginnings(self, places: Iterable[Place]) -> dict[Place, Offset]:
         """Return the offset of the first record that partitions still have."""
@@ -340,24 +355,23 @@ class Sent:
 class Producer:
     """Writes records: idempotent always, and in transactions if it has a transactional id."""
 
-    def __init__(
-        self, connection: Connection, name: str, transactional_id: str | None, delivery: float
-    ) -> None:
+    def __init__(self, connection: Connection, name: str, transactional_id: str | None) -> None:
         self._connection = connection
         times = connection.times
+        linger = PUSH_SECONDS if transactional_id is None else 0.0
         settings = {
             **connection.settings(name),
             "acks": "all",
             "enable_idempotence": True,
             "retries": float("inf"),
             "max_in_flight_requests_per_connection": 5,
-            "delivery_timeout_ms": _ms(max(delivery, min(times.request, delivery))),
-            "request_timeout_ms": _ms(min(times.request, delivery)),
-            "max_block_ms": _ms(delivery),
+            "delivery_timeout_ms": _ms(max(times.delivery, 2 * PUSH_SECONDS)),
+            "request_timeout_ms": _ms(max(min(times.request, times.delivery - linger), PUSH_SECONDS)),
+            "max_block_ms": _ms(times.delivery),
             "allow_auto_create_topics": False,
             "compression_type": "zstd",
             "batch_size": BATCH_BYTES,
-            "linger_ms": 0,
+            "linger_ms": _ms(linger),
             "max_request_size": MAX_RECORD_BYTES,
             "metrics_enabled": False,
         }
@@ -367,9 +381,7 @@ class Producer:
         with _speaking(connection):
             self._client = _connect(KafkaProducer, connection, settings)
         if transactional_id is not None:
-            # A producer that finds its epoch outdated would take a new one "to recover", and so fence
-            # off whoever has taken its task over. For us that is the end of it.
-            self._client._transaction_manager._supports_epoch_bump = lambda: False
+            _mend(self._client._transaction_manager)
 
     def fence(self) -> None:
         """Shut out whoever had this transactional id, and end their open transaction.
@@ -408,6 +420,15 @@ class Producer:
         with contextlib.suppress(kafka_errors.KafkaError):
             sent.future.get(timeout=seconds)
         return sent.done
+
+    def push(self) -> None:
+        """Send what was handed over: of each partition in one batch, if it fits into `BATCH_BYTES`."""
+        self._client._accumulator.begin_flush()
+        self._client._sender.wakeup()
+
+    def pushed(self) -> None:
+        """Keep what is handed over from now on until the next `push`."""
+        self._client._accumulator._flushes_in_progress.decrement()
 
     def send_offsets(self, offsets: Mapping[Place, Offset], group: str, seconds: float) -> None:
         """Make group offsets part of the transaction: for tools that show lag, never for us."""
@@ -510,6 +531,25 @@ class Listener:
         """Note that these are no longer ours."""
 
 
+def _mend(manager: Any) -> None:
+    """Change two things that a transactional producer of kafka-python 3.0 does.
+
+    One that finds its epoch outdated takes a new one "to recover", and so fences off whoever has
+    taken its task over: here that is the end of it. And a request to a coordinator that cannot be
+    connected to is forgotten (`Sender._maybe_send_pending_request` leaves its loop for the `except`
+    without putting it back), so that whoever waits for it waits for ever: here it is put back.
+    """
+    look_up = manager.lookup_coordinator_for_request
+
+    def look_up_and_keep(request: Any) -> None:
+        look_up(request)
+        if sys.exc_info()[0] is not None:
+            manager.retry(request)
+
+    manager._supports_epoch_bump = lambda: False
+    manager.lookup_coordinator_for_request = look_up_and_keep
+
+
 _FENCED: Final = (kafka_errors.ProducerFencedError, kafka_errors.InvalidProducerEpochError)
 
 
@@ -578,7 +618,7 @@ def _connect(kind: Any, connection: Connection, settings: dict[str, Any]) -> Any
     while True:
         left = max(deadline - time.monotonic(), 0.1)
         try:
-            return kind(**{**settings, "bootstrap_timeout_ms": _ms(min(left, _CONNECT_SECONDS))})
+            client = kind(**{**settings, "bootstrap_timeout_ms": _ms(min(left, _CONNECT_SECONDS))})
         except (kafka_errors.KafkaError, OSError) as error:
             cause = _causes.since(began)
             for word, (what, hint) in _HOPELESS.items():
@@ -592,6 +632,17 @@ def _connect(kind: Any, connection: Connection, settings: dict[str, Any]) -> Any
                     where=connection.servers,
                     hint=f"is one there? ({_short(cause or str(error))})",
                 ) from None
+        else:
+            # kafka-python 3.0 drops this setting on its way, and brokers may make topics unasked.
+            _cluster(client).config["allow_auto_create_topics"] = False
+            return client
+
+
+def _cluster(client: Any) -> Any:
+    for name in ("_metadata", "_cluster"):
+        if hasattr(client, name):
+            return getattr(client, name)
+    return client._manager.cluster
 
 
 @contextlib.contextmanager

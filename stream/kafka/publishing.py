@@ -27,6 +27,8 @@ NOTICE_SECONDS: Final = 5.0
 """Without an acknowledgement for so long, a person is told, and again after twice as long."""
 
 _LOOK_SECONDS: Final = 0.05
+_RECORD_OVERHEAD: Final = 128
+"""More than what Kafka's format adds to a record and a batch."""
 
 
 class Delivered(NamedTuple):
@@ -122,26 +124,33 @@ class PublishClaim:
         return list(lanes.values())
 
     def _deliver(self, lanes: list[_Lane]) -> None:
+        """Deliver in rounds: one batch of each partition, and the next when all are acknowledged."""
         patience = _Patience(self._notice, self._limit)
-        while lanes := [lane for lane in lanes if lane.waiting or lane.sent]:
+        while lanes:
             for lane in lanes:
-                if not lane.sent:
-                    self._send_some(lane)
-            before = self._delivered
-            for lane in lanes:
-                self._collect(lane, lanes)
-            if self._delivered != before:
-                patience.renew()
-            elif not self._producer.wait(lanes[0].sent[0][0], _LOOK_SECONDS):
-                patience.look(*_left(lanes))
+                self._send_batch(lane)
+            self._producer.push()
+            while sending := [lane for lane in lanes if lane.sent]:
+                before = self._delivered
+                for lane in sending:
+                    self._collect(lane, lanes)
+                if self._delivered != before:
+                    patience.renew()
+                elif not self._producer.wait(sending[0].sent[0][0], _LOOK_SECONDS):
+                    patience.look(*_left(lanes))
+            self._producer.pushed()
+            lanes = [lane for lane in lanes if lane.waiting]
 
-    def _send_some(self, lane: _Lane) -> None:
-        """Send what fits into one batch, so that all of it is written or none."""
+    def _send_batch(self, lane: _Lane) -> None:
+        """Hand over what fits into one batch, so that all of it is written or none."""
         size = 0
-        while lane.waiting and (not size or size + len(lane.waiting[0].value) < BATCH_BYTES // 2):
-            output = lane.waiting.popleft()
+        while lane.waiting:
+            output = lane.waiting[0]
+            size += len(output.key) + len(output.value) + _RECORD_OVERHEAD
+            if lane.sent and size > BATCH_BYTES:
+                break
             lane.sent.append((self._producer.send(lane.place, output.key, output.value), output))
-            size += len(output.value)
+            lane.waiting.popleft()
 
     def _collect(self, lane: _Lane, lanes: list[_Lane]) -> None:
         """Count what has been acknowledged."""
