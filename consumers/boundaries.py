@@ -26,10 +26,10 @@ _CLOSING_SHIFT: Final = len(PURPOSES)
 
 
 class Mark(msgspec.Struct, array_like=True, order=True):
-    """A mark, or with `duration` a window the application announced."""
+    """A mark, or with `duration` a window the application announced; `span` tells them all apart."""
 
     time: int
-    ordinal: int
+    span: int
     duration: int
     name: str
 
@@ -57,14 +57,10 @@ class Boundaries:
         self._ends = {p: re.compile(s.end) for p, s in self._spans.items() if s.end}
         self._by_ranges = [p for p in PURPOSES if self._spans[p].by == "ranges"]
         self._by_marks = [p for p in PURPOSES if self._spans[p].by == "marks"]
-        self._slack = max(
-            (
-                duration_ns(s.slack)
-                for s in self._spans.values()
-                if s.by == "marks" and reads_application_clock(s)
-            ),
-            default=0,
-        )
+        self._slack = {
+            p: duration_ns(s.slack) if s.by == "marks" and reads_application_clock(s) else 0
+            for p, s in self._spans.items()
+        }
         self._clock_mark = re.compile(config.clock.mark)
         self._new_anchors: list[Anchor] = []
         self.late = 0
@@ -94,7 +90,9 @@ class Boundaries:
         durations = columns.get("duration", np.full(len(ordinals), NONE))
         for row in rows.tolist():
             name = interesting[int(columns["name"][row])]
-            mark = Mark(int(columns["time"][row]), int(ordinals[row]), int(durations[row]), name)
+            # Marks and announced windows are numbered each on their own.
+            span = 2 * int(ordinals[row]) + (kind == Kind.WINDOWS)
+            mark = Mark(int(columns["time"][row]), span, int(durations[row]), name)
             if (reading := _reading(self._clock_mark, name)) is not None and kind == Kind.MARKS:
                 self._new_anchors.append(Anchor(mark.time, reading))
                 if not self.state.anchored:
@@ -132,7 +130,7 @@ class Boundaries:
             purposes=state.purposes,
             edges=tuple(sorted(edges)),
             anchor=anchor,
-            watermark=watermark if watermark == END_OF_TIME else watermark - self._slack,
+            watermark=watermark if watermark == END_OF_TIME else watermark - max(self._slack.values()),
             ended=watermark == END_OF_TIME,
         )
 
@@ -200,24 +198,23 @@ class Boundaries:
         pattern = self._names[purpose] if opens else self._ends.get(purpose)
         if pattern is None or not pattern.search(mark.name):
             return []
+        time, since = mark.time, NONE
         reading = _reading(pattern, mark.name)
-        time = mark.time if reading is None else reading
-        if reading is None and time < before:
+        if reading is not None:
+            time, since = reading, max(mark.time, before) - self._slack[purpose]
+        elif time < before:
             self.late += 1
-            return []
-        application = reading is not None
-        if opens:
-            self.state.open_marks[purpose] = mark.ordinal
-            edges = [Edge(time, purpose, opens=True, span=mark.ordinal, application=application)]
-            if mark.duration >= 0:
-                edges.append(
-                    Edge(
-                        time + mark.duration, purpose, opens=False, span=mark.ordinal, application=application
-                    )
-                )
-            return edges
-        span = self.state.open_marks.pop(purpose, None)
-        return [] if span is None else [Edge(time, purpose, opens=False, span=span, application=application)]
+            if opens:
+                return []
+            time = before
+        edge = Edge(time, purpose, opens, mark.span, reading is not None, since)
+        if not opens:
+            span = self.state.open_marks.pop(purpose, None)
+            return [] if span is None else [msgspec.structs.replace(edge, span=span)]
+        if mark.duration >= 0:
+            return [edge, msgspec.structs.replace(edge, time=time + mark.duration, opens=False)]
+        self.state.open_marks[purpose] = mark.span
+        return [edge]
 
     def _first_anchor(self, watermark: int) -> int | None:
         state = self.state

@@ -16,17 +16,16 @@ import msgspec
 from consumers.steadiness import steadiness
 from schemas.config import Spans
 from schemas.types import END_OF_TIME, NONE, Process
-from schemas.windows import Decision, Purpose, WindowsRecord
+from schemas.windows import Decision, Edge, Purpose, WindowsRecord
 
 
 class SourceState(msgspec.Struct):
-    """What one (capture, process) has said of its boundaries; times as it gave them."""
+    """What one (capture, process) has said of its boundaries, by span."""
 
     process: Process
     capture: str
-    openings: dict[int, tuple[int, bool]] = {}
-    """Span -> (time, whether in the application's clock)."""
-    closings: dict[int, tuple[int, bool]] = {}
+    openings: dict[int, Edge] = {}
+    closings: dict[int, Edge] = {}
     watermark: int = NONE
     ended: bool = False
 
@@ -108,7 +107,7 @@ class PurposeSpans:
         source = self._source(record)
         for edge in edges:
             into = source.openings if edge.opens else source.closings
-            into.setdefault(edge.span, (edge.time, edge.application))
+            into.setdefault(edge.span, edge)
         if record.watermark is not None:
             source.watermark = max(source.watermark, record.watermark)
         source.ended |= record.ended
@@ -159,6 +158,14 @@ class PurposeSpans:
                 for time in self._times(source.closings.values()):
                     if not self._is_void(source, time, time + 1):
                         yield time
+
+    def late(self) -> int:
+        """Return how many boundaries pointed so far back in the application's clock that they are none."""
+        return sum(
+            edge.is_late(self._anchor)
+            for source in self.state.sources
+            for edge in (*source.openings.values(), *source.closings.values())
+        )
 
     def known_to(self) -> int:
         """Return the time before which all cuts known of are all there are."""
@@ -217,22 +224,32 @@ class PurposeSpans:
     def _all_lines(self) -> list[_Line]:
         if self._lines is None:
             if self.by == "times":
-                self._lines = [self._fixed(0)]
+                self._lines = [self._fixed()]
             elif self.by == "file":
-                self._lines = [] if self._anchor is None else [self._fixed(self._anchor)]
+                self._lines = [] if self._anchor is None else [self._fixed()]
             elif self.from_events:
                 self._lines = [line for line in map(self._line, self.state.sources) if line]
             else:
                 self._lines = []
         return self._lines
 
-    def _fixed(self, anchor: int) -> _Line:
-        spans = sorted(Span(s - anchor, e - anchor, counts=True) for s, e in self._spans.times if e > s)
+    def _fixed(self) -> _Line:
+        edges = [
+            Edge(time, self._purpose, opens, 0, application=self.by == "file")
+            for span in self._spans.times
+            for time, opens in zip(span, (True, False), strict=True)
+        ]
+        times = [edge.placed(self._anchor) for edge in edges]
+        spans = sorted(
+            Span(start, end, counts=True)
+            for start, end in zip(times[::2], times[1::2], strict=True)
+            if start is not None and end is not None and end > start
+        )
         return _Line(None, spans, _reach(spans), NONE, END_OF_TIME)
 
     def _line(self, source: SourceState) -> _Line | None:
         opened = sorted(
-            (time, span) for span, entry in source.openings.items() for time in self._times((entry,))
+            (time, span) for span, edge in source.openings.items() for time in self._times((edge,))
         )
         if not opened:
             return None
@@ -258,13 +275,15 @@ class PurposeSpans:
         return _Line(source, spans, _reach(spans), opened[0][0], latest)
 
     def _ends(self, source: SourceState, opened: list[tuple[int, int]]) -> list[int]:
-        if self._until_next:
-            return [*(time for time, _ in opened[1:]), END_OF_TIME]
+        following = [*(time for time, _ in opened[1:]), END_OF_TIME]
         found = []
-        for start, span in opened:
+        for (start, span), after in zip(opened, following, strict=True):
             closing = source.closings.get(span)
-            times = [*self._times((closing,))] if closing else []
-            found.append(max(times[0], start) if times else END_OF_TIME)
+            end = closing.placed(self._anchor) if closing else None
+            if end is not None:
+                found.append(max(end, start))
+            else:
+                found.append(after if self._until_next else END_OF_TIME)
         return found
 
     @property
@@ -272,12 +291,11 @@ class PurposeSpans:
         spans = self._spans
         return spans.until == "next" or (spans.by == "marks" and not spans.end)
 
-    def _times(self, entries: Iterable[tuple[int, bool]]) -> Iterator[int]:
-        for time, application in entries:
-            if not application:
+    def _times(self, edges: Iterable[Edge]) -> Iterator[int]:
+        for edge in edges:
+            time = edge.placed(self._anchor)
+            if time is not None:
                 yield time
-            elif self._anchor is not None:
-                yield time - self._anchor
 
 
 def _reach(spans: list[Span]) -> list[int]:

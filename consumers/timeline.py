@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import re
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -99,17 +100,22 @@ class Timeline:
             state.closed.append(record.partition)
         if record.anchor is not None and state.anchor is None:
             state.anchor = record.anchor
-            state.edges.sort(key=self._place)
-            self._cuts = None
+            self._add_edges(())
         if record.edges:
-            state.edges.extend(record.edges)
-            state.edges.sort(key=self._place)
-            self._cuts = None
+            self._add_edges(record.edges)
         if record.watermark is not None and record.purposes:
             self._advance(record)
         if record.decision is not None and record.decision.kind == "cut":
             self._give_up(record.decision)
         state.partitions = max(state.partitions, record.partitions)
+
+    def _add_edges(self, edges: Iterable[Edge]) -> None:
+        """Take edges in, or with a new anchor place those known; edges that are too late are none."""
+        state = self.state
+        state.edges = sorted(
+            (e for e in (*state.edges, *edges) if not (e.opens and e.is_late(state.anchor))), key=self._place
+        )
+        self._cuts = None
 
     def forget_before(self, instant: int) -> None:
         """Let go of edges that only late events could ask for, but the last few."""
@@ -122,9 +128,8 @@ class Timeline:
 
     def _place(self, edge: Edge) -> int:
         """Return an edge's time in UTC ns; one that cannot be placed yet is after all others."""
-        if not edge.application:
-            return edge.time
-        return END_OF_TIME if self.state.anchor is None else edge.time - self.state.anchor
+        time = edge.placed(self.state.anchor)
+        return END_OF_TIME if time is None else time
 
     def _give_up(self, decision: Decision) -> None:
         """Wait no longer for boundaries before a decision's end; the sink voids any that come."""

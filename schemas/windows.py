@@ -10,7 +10,7 @@ from typing import Literal
 import msgspec
 
 from schemas.errors import DecodeError
-from schemas.types import Int64, Process
+from schemas.types import NONE, TIME_LIMIT, Int64, Process
 
 Purpose = Literal["measured", "steady"]
 
@@ -20,7 +20,8 @@ class Edge(msgspec.Struct, frozen=True, array_like=True, order=True):
 
     `span` pairs a closing with its opening within (capture, process, purpose). A source whose
     spans last until the next one writes openings only. `time` is UTC ns, or with `application`
-    the application's clock, to be brought over by the session's anchor.
+    the application's clock, to be brought over by the session's anchor: then `since` is the UTC ns
+    before which the edge would be too late to be any.
     """
 
     time: Int64
@@ -28,6 +29,26 @@ class Edge(msgspec.Struct, frozen=True, array_like=True, order=True):
     opens: bool
     span: Int64
     application: bool = False
+    since: Int64 = NONE
+
+    def placed(self, anchor: int | None) -> int | None:
+        """Return its time in UTC ns, `anchor` being that of the session.
+
+        An opening that is too late has none; a closing that is takes place at `since`. None as
+        well where an anchor is needed and not known yet, or where that leads out of all time.
+        """
+        if not self.application:
+            return self.time
+        if anchor is None:
+            return None
+        if self.is_late(anchor):
+            return None if self.opens else self.since
+        time = self.time - anchor
+        return time if -TIME_LIMIT < time < TIME_LIMIT else None
+
+    def is_late(self, anchor: int | None) -> bool:
+        """Tell whether it points further back than it may."""
+        return self.application and anchor is not None and self.time - anchor < self.since
 
 
 class Decision(msgspec.Struct, frozen=True, array_like=True, order=True):
