@@ -73,6 +73,8 @@ class Session:
             anchor = (record.process, record.capture, record.anchor)
             if anchor not in state.anchors:
                 state.anchors.append(anchor)
+        if record.decision is not None:
+            state.decisions = sorted({*state.decisions, record.decision})
         for spans in (self.measured, self.steady):
             spans.add(record)
         self._update_spans()

@@ -8,7 +8,7 @@ with windows and sums it into deltas.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -40,7 +40,7 @@ from schemas.errors import DecodeError
 from schemas.events import Batch, decode
 from schemas.records import DeadLetter, Output, Record, Topic, encode_dead_letter
 from schemas.types import END_OF_TIME, NONE, Kind, Partition, Process, partition_key
-from schemas.windows import WindowsRecord, decode_windows, encode_windows
+from schemas.windows import Decision, WindowsRecord, decode_windows, encode_windows
 
 _COMPACT_ABOVE: Final = 1 << 20
 """Interned texts and contexts above which a flush throws out those that nothing refers to."""
@@ -48,6 +48,31 @@ _COMPACT_ABOVE: Final = 1 << 20
 
 _SESSION_COUNTERS: Final = ("dead_letters", "unknown_kinds", "repeated_rows", "after_end")
 """Counters of `schemas.deltas.COUNTERS` that are told of the session, not of a process."""
+
+
+class Wait(NamedTuple):
+    """Rows of a session wait for boundaries that a source has yet to give.
+
+    `since` is how far the source has come, `until` up to where boundaries would have to be given
+    up for the `pending` rows to wait no longer (UTC ns). A process with `global_pid` 0 stands for
+    a source that has yet to come.
+    """
+
+    session: str
+    process: Process
+    capture: str
+    since: int
+    until: int
+    pending: int
+
+
+class OpenCapture(NamedTuple):
+    """A (capture, process) that has not ended, and its watermark (UTC ns)."""
+
+    session: str
+    process: Process
+    capture: str
+    watermark: int
 
 
 class _Session(msgspec.Struct):
@@ -276,6 +301,42 @@ class Linker:
         for lane in lanes:
             lane.told()
         return header
+
+    # -- what only a clock can decide ------------------------------------------------------
+
+    def waits(self) -> list[Wait]:
+        """Return whom rows wait for, that could otherwise be stamped with their windows."""
+        found = []
+        for name, session in self._sessions.items():
+            tables = [t for lane in session.lanes.values() for t in (*lane.rows, *lane.counted)]
+            watermark = session.timeline.watermark
+            late = [int(t["start"].max()) for t in tables if rows_of(t) and t["start"].max() >= watermark]
+            if late:
+                pending = sum(map(rows_of, tables))
+                for process, capture, since in session.timeline.holders():
+                    found.append(Wait(name, process, capture, since, max(late) + 1, pending))
+        return found
+
+    def open_captures(self) -> list[OpenCapture]:
+        """Return every (capture, process) that has not ended."""
+        return [
+            OpenCapture(name, process, capture, lane.state.watermark)
+            for name, session in self._sessions.items()
+            if not session.ended
+            for (process, capture), lane in session.lanes.items()
+            if not lane.state.ended
+        ]
+
+    @property
+    def pending(self) -> int:
+        """Rows that are not decided, or not stamped with a window."""
+        lanes = [lane for session in self._sessions.values() for lane in session.lanes.values()]
+        return sum(lane.pending + sum(map(rows_of, lane.rows)) for lane in lanes)
+
+    def decide(self, session: str, decision: Decision) -> None:
+        """Take in what was given up on by the clock on the wall, and write it with the next flush."""
+        record = WindowsRecord(session, self._digest, self._partition, decision=decision)
+        self._say(self._session(session), record)
 
     # -- state -----------------------------------------------------------------------------
 

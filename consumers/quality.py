@@ -12,16 +12,19 @@ from schemas import facts as keys
 from schemas.deltas import CaptureState, Fact
 from schemas.ledger import (
     ClockOffset,
+    Cut,
     Late,
     MissingRows,
     OddRows,
     Overflow,
     Quality,
+    Silent,
     Source,
     Span,
     Watermark,
 )
 from schemas.types import END_OF_TIME, NONE, Kind
+from schemas.windows import Decision
 
 _counts_decoder = msgspec.json.Decoder(dict[str, int])
 _KINDS = {kind.value: kind.name.lower() for kind in Kind}
@@ -45,7 +48,7 @@ def quality_of(session: Session, cast: Cast, overflow: Mapping[int, tuple[int, i
             launches=counters.get("late_launches", 0),
             ranges=counters.get("late_ranges", 0),
             memory=counters.get("late_memory", 0),
-            boundaries=counters.get("late_boundaries", 0),
+            boundaries=counters.get("late_boundaries", 0) + session.measured.late() + session.steady.late(),
         ),
         odd=OddRows(**{name: counters.get(name, 0) for name in OddRows.__struct_fields__}),
         after_end=counters.get("after_end", 0),
@@ -68,14 +71,14 @@ def quality_of(session: Session, cast: Cast, overflow: Mapping[int, tuple[int, i
         ],
         blind_ns=sum(high - low for low, high in blind),
         blind=[*blind],
-        cuts=0 if session.length else len(session.cuts()),
-        silent=[],
+        cuts=[_cut(decision, zero) for decision in session.state.decisions if decision.kind == "cut"],
+        silent=_silent(session, zero),
         watermarks=[
             Watermark(
                 capture=c.capture,
                 host=cast[n].process.host,
                 pid=cast[n].process.pid,
-                watermark_ns=None if c.watermark in (NONE, END_OF_TIME) else c.watermark - zero,
+                watermark_ns=_relative(c.watermark, zero),
                 ended=c.ended,
                 pending=c.pending,
             )
@@ -85,6 +88,42 @@ def quality_of(session: Session, cast: Cast, overflow: Mapping[int, tuple[int, i
         ],
         sources=_sources(session, zero),
     )
+
+
+def _cut(decision: Decision, zero: int) -> Cut:
+    known = not decision.process.is_capture
+    return Cut(
+        host=decision.process.host if known else None,
+        pid=decision.process.pid if known else None,
+        capture=decision.capture if known else None,
+        since_ns=_relative(decision.since, zero),
+        until_ns=decision.until - zero,
+        reason=decision.reason,
+    )
+
+
+def _silent(session: Session, zero: int) -> list[Silent]:
+    """Return who was called silent and has neither moved nor ended since."""
+    watermarks = {
+        (p.process, c.capture): c.watermark
+        for p in session.state.processes
+        for c in p.captures.values()
+        if not c.ended
+    }
+    return [
+        Silent(
+            host=d.process.host,
+            pid=d.process.pid,
+            capture=d.capture,
+            watermark_ns=_relative(d.since, zero),
+        )
+        for d in session.state.decisions
+        if d.kind == "silent" and watermarks.get((d.process, d.capture)) == d.since
+    ]
+
+
+def _relative(instant: int, zero: int) -> int | None:
+    return None if instant in (NONE, END_OF_TIME) else instant - zero
 
 
 def _missing(session: Session, cast: Cast) -> list[MissingRows]:

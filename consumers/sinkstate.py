@@ -9,6 +9,7 @@ import msgspec
 from consumers.spans import SpansState
 from schemas.deltas import CaptureState, Delta, DeltaHeader, Fact, RoleMatch
 from schemas.types import Process
+from schemas.windows import Decision
 
 FIRST_WINDOW = 4
 """Slots from here on are windows."""
@@ -57,6 +58,8 @@ class SessionState(msgspec.Struct):
     closed: set[int] = msgspec.field(default_factory=set)
     """Partitions that have no more boundaries."""
     partitions: int = 0
+    decisions: list[Decision] = msgspec.field(default_factory=list)
+    """What was given up on, in order."""
     anchors: list[tuple[Process, str, int]] = msgspec.field(default_factory=list)
     """(process, capture, application - UTC in ns) of the processes of `clock.role`."""
     measured: SpansState = msgspec.field(default_factory=SpansState)

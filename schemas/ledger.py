@@ -339,6 +339,33 @@ class Source(msgspec.Struct, frozen=True, kw_only=True):
     export, not of a whole capture. Null where it does not say."""
 
 
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """Boundaries that nobody waited for any longer: none of that time count, whenever they came."""
+
+    host: str | None
+    """Of the source of boundaries; null: none had come."""
+    pid: int | None
+    capture: str | None
+    """The digest of its capture."""
+    since_ns: int | None
+    """How far it had come, relative to the earliest capture's zero; null: nowhere."""
+    until_ns: int
+    """From here on its boundaries count again."""
+    reason: str
+    """`max_wait`: it was silent for that long; `pending`: too many rows waited for it."""
+
+
+class Silent(msgspec.Struct, frozen=True, kw_only=True):
+    """A process that is not heard of."""
+
+    host: str
+    pid: int
+    capture: str
+    """The digest of its capture."""
+    watermark_ns: int | None
+    """How far it has come, relative to the earliest capture's zero; null: nowhere."""
+
+
 class Quality(msgspec.Struct, frozen=True, kw_only=True):
     """How good the events were that the figures are made of."""
 
@@ -362,10 +389,10 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     """Time between the first and the last event of the session that no capture covers."""
     blind: list[Span]
     """Which times."""
-    cuts: int
-    """Places where spans by ranges, marks, times or a file cut the timeline."""
-    silent: list[str]
-    """Processes that were given up on, as `<host>:<pid>`; only live."""
+    cuts: list[Cut]
+    """Boundaries that were given up on while events flowed; none of `run`."""
+    silent: list[Silent]
+    """Processes that have not been heard of for too long, and have not ended; none of `run`."""
     watermarks: list[Watermark]
     """How far each process has come."""
     sources: list[Source]
