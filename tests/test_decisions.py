@@ -10,10 +10,10 @@ from test_reference import Event, kernel, launch, opening, told
 from consumers.linker import Linker, Wait
 from consumers.sink import Sink
 from schemas.config import Config, Limits, RoleRule, Roles, Spans, Windows
-from schemas.events import Batch, encode
+from schemas.events import Batch, Header, encode
 from schemas.ledger import Ledger
 from schemas.records import Output, Record, Topic
-from schemas.types import NONE, Offset, Partition, Process
+from schemas.types import NONE, Kind, Offset, Partition, Process
 from schemas.windows import Decision
 
 SOURCE, OTHER = Process("node", 7 << 24), Process("node", 8 << 24)
