@@ -52,6 +52,10 @@ class TransportError(GpuLedgerError):
     """Records cannot be moved. Restarting resumes from the last commit."""
 
 
+class NotAllowedError(TransportError):
+    """The brokers know who we are and do not let us. Trying again does not help: it is for a person."""
+
+
 class FencedError(TransportError):
     """Another process has taken the task over: what this one did since its last commit is void.
 
@@ -71,6 +75,13 @@ class DecodeError(GpuLedgerError):
 
     def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
         super().__init__(what if len(what) <= 300 else f"{what[:297]}...", where=where, hint=hint)
+
+
+class DeadLettersError(GpuLedgerError):
+    """So many records cannot be read that the topic must hold something else, or be damaged.
+
+    Going on would turn all of it into dead letters, one by one, while no ledger is right.
+    """
 
 
 class DigestMismatchError(GpuLedgerError):

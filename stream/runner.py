@@ -134,6 +134,10 @@ class Runner:
         self._committed_at = self._clock()
         return True
 
+    def touch(self) -> None:
+        """Note that the processor was changed by something other than a record, to be committed as well."""
+        self._dirty = True
+
     def positions(self) -> Mapping[TopicPartition, Offset]:
         """Return the offset behind the last record applied, of each input."""
         return self._claim.positions()

@@ -29,7 +29,7 @@ from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.protocol.consumer import IsolationLevel, OffsetSpec
 
-from schemas.errors import FencedError, RecordsGoneError, TransportError
+from schemas.errors import FencedError, NotAllowedError, RecordsGoneError, TransportError
 from schemas.types import Offset
 from stream.kafka.oauth import token
 from stream.kafka.properties import OAuth, Security
@@ -64,6 +64,8 @@ class Fetched(NamedTuple):
     offset: Offset
     key: bytes | None
     value: bytes | None
+    timestamp: int
+    """When it was written, in ms since 1970, by the clock of who wrote it."""
 
 
 class Times(NamedTuple):
@@ -313,7 +315,9 @@ class Consumer:
         with _speaking(self._connection):
             polled = self._client.poll(timeout_ms=_ms(seconds), max_records=max_records)
         return [
-            Fetched(Place(*native), Offset(record.offset), record.key, record.value)
+            Fetched(
+                Place(*native), Offset(record.offset), record.key, record.value, int(record.timestamp or 0)
+            )
             for native, records in polled.items()
             for record in records
         ]
@@ -660,7 +664,7 @@ def _speaking(connection: Connection, *, where: str = "") -> Iterator[None]:
             f"records that come next are gone: {_short(str(error))}", where=where or connection.servers
         ) from None
     except kafka_errors.AuthorizationError as error:
-        raise TransportError(
+        raise NotAllowedError(
             f"not allowed: {_short(_name(error))}",
             where=where or connection.servers,
             hint="grant it (kafka-acls.sh)",

@@ -18,7 +18,7 @@ import threading
 import time
 from typing import Final, Self
 
-from schemas.errors import TransportError
+from schemas.errors import NotAllowedError, TransportError
 from stream.kafka.client import Connection, Listener
 
 POLL_SECONDS: Final = 0.5
@@ -84,6 +84,11 @@ class Membership:
     def trouble(self) -> str:
         """What keeps us out of the group, in a line; empty if nothing does."""
         return "" if self._error is None else self._error.line()
+
+    def check(self) -> None:
+        """Raise NotAllowedError if the brokers do not let us into the group."""
+        if isinstance(self._error, NotAllowedError):
+            raise self._error
 
     def beat(self) -> None:
         """Say that the loop that does the work is alive."""

@@ -20,6 +20,7 @@ What goes wrong, and what is done:
     fenced             another process has the task: let it go, try again once the group has changed or
                        a session time has passed and it is still ours
     brokers away       let all go, wait (half a second, twice as long each time, up to 10 s), claim again
+    not allowed        raise: only a person can change that
     records are gone   raise: whatever went on would skip them in silence
     state unreadable   raise
     a processor fails  raise: it would do so again
@@ -32,7 +33,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from schemas.errors import FencedError, RecordsGoneError, TransportError
+from schemas.errors import FencedError, NotAllowedError, RecordsGoneError, TransportError
 from schemas.types import Partition
 from stream.kafka.membership import Membership
 from stream.kafka.transport import KafkaTransport
@@ -76,6 +77,7 @@ class Service:
         """Work until `stopped`. `progress` is called after every round.
 
         Raises:
+            NotAllowedError: the brokers do not let us.
             RecordsGoneError: records that are still needed have been deleted.
             GpuLedgerError: a state cannot be read, or belongs to another configuration.
 
@@ -100,12 +102,13 @@ class Service:
 
         """
         self._membership.beat()
+        self._membership.check()
         self._follow_group()
         moved = False
         for partition, runner in list(self.runners.items()):
             try:
                 moved |= runner.step()
-            except RecordsGoneError:
+            except (NotAllowedError, RecordsGoneError):
                 raise
             except TransportError as error:
                 self._failed(partition, error)
@@ -126,7 +129,7 @@ class Service:
                 continue
             try:
                 self._claim(partition)
-            except RecordsGoneError:
+            except (NotAllowedError, RecordsGoneError):
                 raise
             except TransportError as error:
                 self._failed(partition, error)
