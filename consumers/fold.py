@@ -80,9 +80,12 @@ class Session:
         self._update_spans()
 
     def _update_spans(self) -> None:
-        anchor = min(self.state.anchors)[2] if self.state.anchors else None
+        # Of each process the first counts, as it came: all of its anchors stand in one partition.
+        first: dict[Process, int] = {}
+        for process, _, anchor in self.state.anchors:
+            first.setdefault(process, anchor)
         for spans in (self.measured, self.steady):
-            spans.update(anchor=anchor, closed=self.windows_closed)
+            spans.update(anchors=first, closed=self.windows_closed)
 
     @property
     def windows_closed(self) -> bool:

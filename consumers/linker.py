@@ -152,6 +152,8 @@ class Linker:
             return
         if header.kind == Kind.SESSION_END:
             for _, lane in sorted(session.lanes.items(), key=lambda item: item[0]):
+                lane.count("unended_captures", not lane.state.ended)
+                lane.state.ended = True
                 self._advance(session, header.session, lane, END_OF_TIME)
             session.ended = max(header.partitions, 1)
             closed = WindowsRecord(

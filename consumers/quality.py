@@ -52,6 +52,7 @@ def quality_of(session: Session, cast: Cast, overflow: Mapping[int, tuple[int, i
         ),
         odd=OddRows(**{name: counters.get(name, 0) for name in OddRows.__struct_fields__}),
         after_end=counters.get("after_end", 0),
+        unended_captures=counters.get("unended_captures", 0),
         pending=sum(c.pending for p in session.state.processes for c in p.captures.values()),
         clock_offsets=[
             ClockOffset(

@@ -7,13 +7,14 @@ same time, and then the purpose is withheld as a whole.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import compress
 from typing import NamedTuple
 
 import msgspec
 
 from consumers.steadiness import steadiness
+from consumers.timeline import reads_application_clock
 from schemas.config import Spans
 from schemas.types import END_OF_TIME, NONE, Process
 from schemas.windows import Decision, Edge, Purpose, WindowsRecord
@@ -78,7 +79,10 @@ class PurposeSpans:
         """Of every (process, capture) that has events, as far as known."""
         self._purpose = purpose
         self._spans = spans
+        self._needs_anchor = reads_application_clock(spans)
         self._anchor: int | None = None
+        self._clocks: list[Process] = []
+        """Two processes that each say what the application's clock shows."""
         self._lines: list[_Line] | None = None
 
     @property
@@ -91,10 +95,15 @@ class PurposeSpans:
         """Whether they cut the timeline."""
         return self.by not in ("all", "none")
 
-    def update(self, *, anchor: int | None, closed: bool) -> None:
-        """Take over the session's anchor and whether it has closed."""
-        if (anchor, closed) != (self._anchor, self.closed):
-            self._anchor, self.closed, self._lines = anchor, closed, None
+    def update(self, *, anchors: Mapping[Process, int], closed: bool) -> None:
+        """Take over the application's clock less UTC, as its processes say, and whether all is said.
+
+        Linkers take the first that comes, so with two that differ nothing in that clock has a place.
+        """
+        anchor = next(iter(anchors.values())) if len(anchors) == 1 else None
+        clocks = sorted(anchors)[:2] if len(anchors) > 1 and self._needs_anchor else []
+        if (anchor, clocks, closed) != (self._anchor, self._clocks, self.closed):
+            self._anchor, self._clocks, self.closed, self._lines = anchor, clocks, closed, None
 
     def add(self, record: WindowsRecord) -> None:
         """Take in what a source says of this purpose."""
@@ -188,7 +197,9 @@ class PurposeSpans:
         )
 
     def at_once(self) -> tuple[Process, Process] | None:
-        """Return two processes that both cut the same time, if there are such."""
+        """Return two processes that both cut the same time, or give its clock, if there are such."""
+        if self._clocks:
+            return self._clocks[0], self._clocks[1]
         lives = []
         for line in self._all_lines():
             if line.source is not None:

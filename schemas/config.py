@@ -97,10 +97,12 @@ class Spans(Table, frozen=True):
     """`all` of the time, `none` of it, `ranges` or `marks` of a role, `times` in UTC or a `file`
     of times in the application's clock."""
     name: str = ""
-    """Pattern for the name of the ranges, or of the marks that open a span. A capture `ns` of a
-    mark is a time in the application's clock and stands in place of the mark's own."""
+    """Pattern for the name of the ranges, or of the marks that open a span, or of the windows the
+    application announced with begin and length. A capture `ns` is a time in the application's clock
+    and stands in place of the mark's own."""
     end: str = ""
-    """Pattern for the marks that close a span; without one it lasts to the next opening."""
+    """Pattern for the marks that close the span opened last; without one it lasts to the next
+    opening."""
     role: str = ""
     """The role of the process the ranges or marks are of; must follow from its first facts."""
     until: Literal["end", "next"] = "end"
@@ -110,7 +112,7 @@ class Spans(Table, frozen=True):
     file: str = ""
     """JSON file with a list of [start, end] in ns of the application's clock."""
     slack: Duration = "1s"
-    """How far back a mark's `ns` may point."""
+    """How far back a mark's `ns` may point; one that points further back is too late, and counted."""
     warmup: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 0
     """By ranges or marks: the first spans are never steady."""
     tolerance: Annotated[float, msgspec.Meta(ge=0)] = 0.1

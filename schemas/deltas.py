@@ -133,6 +133,7 @@ COUNTERS: Final[Mapping[str, str]] = {
     "dead_letters": "records that could not be read",
     "unknown_kinds": "batches of a kind this program does not know",
     "after_end": "rows that came after the end of their session, not taken in",
+    "unended_captures": "captures of a process that had not ended when their session did",
     "late_boundaries": "window boundaries that came too late to be any",
 }
 

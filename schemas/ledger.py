@@ -379,6 +379,8 @@ class Quality(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that were odd."""
     after_end: int
     """Rows that came after the end of their session: too late to be taken in."""
+    unended_captures: int
+    """Captures of a process that had not ended when their session was ended."""
     pending: int
     """Rows taken in and not decided yet; 0 in a final ledger."""
     clock_offsets: list[ClockOffset]

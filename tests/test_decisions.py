@@ -111,6 +111,7 @@ def test_a_cut_lets_rows_go_and_voids_boundaries_that_come_after_all() -> None:
     assert found.windows_ns.steady == [(40, 50)]
     assert found.kernel_events == 3
     assert found.final
+    assert found.quality.unended_captures == 2
 
 
 def test_a_silent_process_is_named_until_it_is_heard_of() -> None:
