@@ -134,6 +134,11 @@ class Runner:
         self._committed_at = self._clock()
         return True
 
+    @property
+    def dirty(self) -> bool:
+        """Whether something has been applied that has not been committed."""
+        return self._dirty
+
     def touch(self) -> None:
         """Note that the processor was changed by something other than a record, to be committed as well."""
         self._dirty = True

@@ -22,7 +22,8 @@ from tiny import write_export
 
 from stream import cli
 from stream.cli import arguments
-from stream.cli.arguments import COMMANDS, SHELLS, Parser, make_parser
+from stream.cli.arguments import COMMANDS, SHELLS, make_parser
+from stream.cli.words import Parser
 
 COMMAND = Path(sys.executable).parent / "gpu-ledger"
 TRACE = {
@@ -254,6 +255,7 @@ def test_a_wrong_configuration_is_one_line(export: Path, tmp_path: Path, text: s
         (["run", "x", "--parquet"], "--out"),
         (["run", "x", "--label", ""], "--label"),
         (["publish", "x"], "--to"),
+        (["publish", "x", "--to", "y", "--bootstrap-server", "z:1"], "--to"),
         (["config", "chek", "x"], "did you mean 'check'?"),
         (["completion", "tcsh"], "invalid choice"),
     ],

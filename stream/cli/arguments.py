@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import difflib
-import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
-from schemas.errors import UsageError
-
-PROGRAM: Final = "gpu-ledger"
-
-MAX_PARTITIONS: Final = 1024
-"""More make no sense in one folder: each is a directory and a linker of its own."""
-
-MAX_SIZE: Final = 1_000_000_000
-"""Of a made-up capture: 200 GB of it."""
+from stream.cli import kafka_arguments
+from stream.cli.words import PROGRAM, Parser, add_logs, complete_file, count, lazy, size
 
 SHELLS: Final = ("bash", "zsh", "fish")
 
@@ -36,35 +27,6 @@ def parse(words: Sequence[str]) -> argparse.Namespace:
     if options.command is None:
         parser.error(f"no command given, known: {', '.join(COMMANDS)}")
     return options
-
-
-class Parser(argparse.ArgumentParser):
-    """A parser whose errors are a line and a hint, not a page of usage."""
-
-    def error(self, message: str) -> NoReturn:
-        """Raise what is wrong with the words as UsageError."""
-        hint = f"see {self.prog} --help"
-        if match := re.search(r"invalid choice: '([^']*)'", message):
-            near = difflib.get_close_matches(
-                match[1], re.findall(r"[\w-]+", message.partition("choose from")[2]), 1
-            )
-            hint = f"did you mean {near[0]!r}?" if near else hint
-            message = message.partition(" (choose")[0]
-        elif message.startswith("unrecognized arguments: -"):
-            word = message.removeprefix("unrecognized arguments: ").split()[0]
-            known = sorted(option for p in _parsers(self) for option in p._option_string_actions)  # noqa: SLF001
-            near = difflib.get_close_matches(word, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else hint
-        raise UsageError(message.replace("\n", " "), hint=hint)
-
-
-def _parsers(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    found = [parser]
-    for action in parser._actions:  # noqa: SLF001  (argparse tells of its subparsers in no other way)
-        if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001
-            for inner in action.choices.values():
-                found += _parsers(inner)
-    return found
 
 
 def make_parser() -> Parser:
@@ -104,13 +66,8 @@ class _Version(argparse.Action):
         parser.exit(0)
 
 
-def _file(action: argparse.Action, kind: str = "file") -> None:
-    """Let the shell complete file names (or folders') here; read by `completion`."""
-    action.complete = kind  # type: ignore[attr-defined]
-
-
 def _captures(parser: argparse.ArgumentParser) -> None:
-    _file(
+    complete_file(
         parser.add_argument(
             "captures",
             nargs="+",
@@ -123,40 +80,21 @@ def _captures(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--label", help="what the session is called (default: the captures' name)")
     parser.add_argument(
         "--partitions",
-        type=_count,
+        type=count,
         metavar="N",
-        help="how many partitions the events are spread over (default: 1 with run, 4 with publish)",
+        help="how many partitions the events are spread over (default: 1 with run, 4 with publish --to)",
     )
     parser.add_argument(
         "--cpu-ops", action="store_true", help="take PyTorch's cpu_op events for ranges, too (Kineto traces)"
     )
 
 
-def _logs(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--log-format",
-        choices=("console", "json"),
-        default="console",
-        help="how messages on stderr are written",
-    )
-
-
-def _count(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if not 1 <= number <= MAX_PARTITIONS:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 to {MAX_PARTITIONS}, not {text!r}")
-    return number
-
-
 def _add_run(parser: argparse.ArgumentParser) -> None:
     _captures(parser)
-    _file(
+    complete_file(
         parser.add_argument("--config", type=Path, metavar="FILE", help="configuration (TOML); default: none")
     )
-    _file(
+    complete_file(
         parser.add_argument(
             "--out", type=Path, metavar="DIR", help="write ledger.json and groups.csv there (made if need be)"
         ),
@@ -165,87 +103,66 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--run", metavar="NAME", help="the ledger's `run` (default: the label)")
     parser.add_argument("--parquet", action="store_true", help="write groups.parquet to --out, too")
     parser.add_argument("--json", action="store_true", help="print the ledger, not the summary")
-    _file(
+    complete_file(
         parser.add_argument(
             "--keep-events", type=Path, metavar="DIR", help="keep the events there: a folder of segments"
         ),
         "folder",
     )
-    _logs(parser)
-    parser.set_defaults(command=_lazy("run"))
+    add_logs(parser)
+    parser.set_defaults(command=lazy("run"))
 
 
 def _add_publish(parser: argparse.ArgumentParser) -> None:
     _captures(parser)
-    _file(
-        parser.add_argument(
-            "--to", type=Path, metavar="DIR", required=True, help="folder of segments (made if need be)"
-        ),
+    complete_file(
+        parser.add_argument("--to", type=Path, metavar="DIR", help="folder of segments (made if need be)"),
         "folder",
     )
+    kafka_arguments.add_publish(parser)
     parser.add_argument(
         "--keep-open",
         action="store_true",
         help="do not end the session: more captures of it will be published",
     )
-    _logs(parser)
-    parser.set_defaults(command=_lazy("publish"))
+    add_logs(parser)
+    parser.set_defaults(command=lazy("publish"))
 
 
 def _add_config(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(title="actions", metavar="ACTION", required=True, parser_class=Parser)
     check = actions.add_parser("check", help="say whether a configuration is right", allow_abbrev=False)
-    _file(check.add_argument("file", type=Path, metavar="FILE"))
-    check.set_defaults(command=_lazy("configuration", "check"))
+    complete_file(check.add_argument("file", type=Path, metavar="FILE"))
+    check.set_defaults(command=lazy("configuration", "check"))
     show = actions.add_parser("show", help="print a configuration with every default", allow_abbrev=False)
-    _file(show.add_argument("file", type=Path, metavar="FILE", nargs="?"))
+    complete_file(show.add_argument("file", type=Path, metavar="FILE", nargs="?"))
     show.add_argument("--json", action="store_true", help="as JSON, not TOML")
-    show.set_defaults(command=_lazy("configuration", "show"))
+    show.set_defaults(command=lazy("configuration", "show"))
     init = actions.add_parser("init", help="write a configuration to start from", allow_abbrev=False)
-    _file(init.add_argument("file", type=Path, metavar="FILE", nargs="?", help="default: print it"))
-    init.set_defaults(command=_lazy("configuration", "init"))
+    complete_file(init.add_argument("file", type=Path, metavar="FILE", nargs="?", help="default: print it"))
+    init.set_defaults(command=lazy("configuration", "init"))
 
 
 def _add_synth(parser: argparse.ArgumentParser) -> None:
-    _file(parser.add_argument("file", type=Path, metavar="FILE", help="where the capture goes (.sqlite)"))
-    parser.add_argument("--kernels", type=_size, metavar="N", help="how many kernels (default: 1,092,185)")
-    parser.add_argument("--seed", type=_size, default=0, metavar="N", help="another seed, another capture")
+    complete_file(
+        parser.add_argument("file", type=Path, metavar="FILE", help="where the capture goes (.sqlite)")
+    )
+    parser.add_argument("--kernels", type=size, metavar="N", help="how many kernels (default: 1,092,185)")
+    parser.add_argument("--seed", type=size, default=0, metavar="N", help="another seed, another capture")
     parser.add_argument(
         "--shape",
         choices=("world-model", "ranges"),
         default="world-model",
         help="eight ranks of a world model (default), or very many ranges with few kernels",
     )
-    parser.add_argument("--ranges", type=_size, metavar="N", help="with --shape ranges: how many")
-    _logs(parser)
-    parser.set_defaults(command=_lazy("synth"))
-
-
-def _size(text: str) -> int:
-    try:
-        number = int(text.replace("_", "").replace(",", ""))
-    except ValueError:
-        number = -1
-    if not 0 <= number <= MAX_SIZE:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 0 to {MAX_SIZE:,}, not {text!r}")
-    return number
+    parser.add_argument("--ranges", type=size, metavar="N", help="with --shape ranges: how many")
+    add_logs(parser)
+    parser.set_defaults(command=lazy("synth"))
 
 
 def _add_completion(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("shell", choices=SHELLS, metavar="SHELL", help=", ".join(SHELLS))
-    parser.set_defaults(command=_lazy("completion"))
-
-
-def _lazy(module: str, function: str = "command") -> Callable[[argparse.Namespace], int]:
-    """Return a function that imports its module only when it is called."""
-
-    def call(options: argparse.Namespace) -> int:
-        from importlib import import_module
-
-        result: int = getattr(import_module(f"stream.cli.{module}"), function)(options)
-        return result
-
-    return call
+    parser.set_defaults(command=lazy("completion"))
 
 
 COMMANDS: Final[dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, tuple[str, ...]]]] = {
@@ -259,9 +176,13 @@ COMMANDS: Final[dict[str, tuple[Callable[[argparse.ArgumentParser], None], str, 
     ),
     "publish": (
         _add_publish,
-        "write the events of captures to a folder of segments",
-        ("publish report.sqlite --to events",),
+        "write the events of captures to a folder of segments, or to Kafka",
+        (
+            "publish report.sqlite --to events",
+            "publish rank*.json.gz --bootstrap-server broker:9092 --label nightly",
+        ),
     ),
+    **kafka_arguments.COMMANDS,
     "synth": (
         _add_synth,
         "make up a capture of any size, with its right answers beside it",

@@ -7,7 +7,8 @@ import sys
 
 import shtab
 
-from stream.cli.arguments import PROGRAM, make_parser
+from stream.cli.arguments import make_parser
+from stream.cli.words import PROGRAM
 
 
 def command(options: argparse.Namespace) -> int:

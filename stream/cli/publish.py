@@ -1,16 +1,23 @@
-"""`publish`: write the events of captures to a folder of segments."""
+"""`publish`: write the events of captures to a folder of segments, or to Kafka."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from schemas.errors import OutputError
+from schemas.errors import OutputError, UsageError
 from stream.cli.labels import label_of
 from stream.cli.logs import configure
 from stream.cli.progress import Progress
 from stream.cli.publishing import Job, publish_captures
+
+if TYPE_CHECKING:
+    from stream.kafka.transport import KafkaTransport
+    from stream.segments import Segments
+    from stream.transport import Transport
 
 PARTITIONS: Final = 4
 """Of a new folder: so many linkers can share it."""
@@ -18,27 +25,49 @@ PARTITIONS: Final = 4
 
 def command(options: argparse.Namespace) -> int:
     """Publish the captures as one session; a second time it changes nothing."""
-    from stream.segments import Segments
-
     configure(options.log_format)
+    if (options.to is None) == (options.bootstrap_server is None):
+        raise UsageError("give either --to DIR or --bootstrap-server HOST:PORT")
     label = label_of(options.captures, options.label)
-    try:
-        options.to.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot be made: {error.strerror}", where=str(options.to)) from None
-    Segments.create(options.to, partitions=options.partitions or PARTITIONS).close()
     job = Job(
         captures=tuple(options.captures),
         session=label,
-        folder=options.to,
-        durable=True,
         cpu_ops=options.cpu_ops,
         log_format=options.log_format,
         end_session=not options.keep_open,
     )
-    with Progress(shown=options.log_format == "console" and sys.stderr.isatty()) as bar:
-        published = publish_captures(job, bar.update)
-    sys.stdout.write(
-        f"{label}: {published.records:,} records, {published.bytes / 1e6:,.1f} MB, in {options.to}\n"
-    )
+    with contextlib.ExitStack() as stack:
+        transport: Transport
+        if options.to is None:
+            transport, where = stack.enter_context(_kafka(options)), f"{options.topic_prefix}events"
+        else:
+            transport, where = stack.enter_context(_folder(options.to, options.partitions)), options.to
+        bar = stack.enter_context(Progress(shown=options.log_format == "console" and sys.stderr.isatty()))
+        published = publish_captures(job, transport, bar.update)
+    sys.stdout.write(f"{label}: {published.records:,} records, {published.bytes / 1e6:,.1f} MB, in {where}\n")
     return 0
+
+
+def _folder(folder: Path, partitions: int | None) -> Segments:
+    from stream.segments import Segments
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot be made: {error.strerror}", where=str(folder)) from None
+    return Segments.create(folder, partitions=partitions or PARTITIONS)
+
+
+def _kafka(options: argparse.Namespace) -> KafkaTransport:
+    from stream.cli.connecting import connection_of, notice, topics_of
+    from stream.kafka.client import Times
+    from stream.kafka.transport import KafkaTransport
+
+    if options.partitions is not None:
+        raise UsageError(
+            "--partitions goes with --to: topics have as many as they were made with",
+            hint="see `gpu-ledger topics create --help`",
+        )
+    patience = options.delivery_timeout
+    times = Times(connect=min(Times().connect, patience), delivery=patience)
+    return KafkaTransport(connection_of(options, times), topics_of(options), notice=notice())

@@ -25,6 +25,7 @@ from stream.cli.logs import configure
 
 if TYPE_CHECKING:
     from stream.producers.publish import Published
+    from stream.transport import Transport
 
 Progress = Callable[[str, int, int], None]
 """Called with what is going on ("reading", "publishing"), rows done and rows in all."""
@@ -38,36 +39,33 @@ _TELL_SECONDS: Final = 0.1
 
 
 class Job(NamedTuple):
-    """What is to be published: captures, as one session, to a folder of segments."""
+    """What is to be published: captures, as one session."""
 
     captures: tuple[Path, ...]
     session: str
-    folder: Path
-    durable: bool
     cpu_ops: bool
     end_session: bool = True
     log_format: str = "console"
 
 
-def publish_captures(job: Job, progress: Progress) -> Published:
-    """Read the captures and write their events.
+def publish_captures(job: Job, transport: Transport, progress: Progress) -> Published:
+    """Read the captures and write their events to a transport.
 
     Raises:
         InputError: one of them is none, or is damaged.
         OutputError: there is no space for temporary files.
-        TransportError: the folder cannot be written, or another process publishes to it.
+        TransportError: the folder cannot be written, or another process publishes to it; or the
+            brokers did not take all of it in time.
 
     """
     from stream.producers.publish import publish
     from stream.producers.source import SourceOptions, open_sources
     from stream.runner import RecordWriter
-    from stream.segments import Segments
 
     with contextlib.ExitStack() as stack:
         sources = open_sources(job.captures, SourceOptions(cpu_ops=job.cpu_ops))
         for source in sources:
             stack.callback(source.close)
-        transport = stack.enter_context(Segments.open(job.folder, durable=job.durable))
         with RecordWriter(transport) as writer:
 
             def write(outputs: list[Output]) -> None:
@@ -104,18 +102,20 @@ _Message = tuple[str, int, int] | _Failure | _Fault
 
 
 class Publisher:
-    """A child process that publishes. Use as a context manager: leaving it ends the child.
+    """A child process that publishes to a folder of segments.
+
+    Use as a context manager: leaving it ends the child.
 
     Raises, from `ended`: what `publish_captures` raised in the child; InputError if it was killed.
     """
 
-    def __init__(self, job: Job, progress: Progress) -> None:
+    def __init__(self, job: Job, folder: Path, progress: Progress, *, durable: bool) -> None:
         self._progress = progress
         context = multiprocessing.get_context("spawn")
         self._receiver, sender = context.Pipe(duplex=False)
         self._child = context.Process(
             target=_publish_in_child,
-            args=(job, sender, os.getpid()),
+            args=(job, folder, durable, sender, os.getpid()),
             name="gpu-ledger-publish",
             daemon=True,  # ended with this process, even if a signal strikes before `with` is entered
         )
@@ -170,7 +170,7 @@ def _killed(code: int) -> GpuLedgerError:
     return InputError(f"the process that reads the captures ended with {code}")
 
 
-def _publish_in_child(job: Job, sender: Connection, parent: int) -> None:
+def _publish_in_child(job: Job, folder: Path, durable: bool, sender: Connection, parent: int) -> None:  # noqa: FBT001
     # The terminal sends Ctrl-C to both; the parent ends the child by SIGTERM when it is time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -191,7 +191,10 @@ def _publish_in_child(job: Job, sender: Connection, parent: int) -> None:
     message: _Message
     configure(job.log_format)
     try:
-        publish_captures(job, progress)
+        from stream.segments import Segments
+
+        with Segments.open(folder, durable=durable) as transport:
+            publish_captures(job, transport, progress)
     except GpuLedgerError as error:
         message = _Failure(type(error).__name__, error.what, error.where, error.hint)
     except MemoryError:

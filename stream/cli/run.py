@@ -33,6 +33,7 @@ from stream.config_file import load_config
 if TYPE_CHECKING:
     from consumers.grouping import GroupTable
     from consumers.sink import Sink
+    from stream.segments import Segments
 
 PARTITIONS: Final = 1
 """One process links all of them: more would only make batches smaller."""
@@ -48,6 +49,8 @@ def command(options: argparse.Namespace) -> int:
     config = load_config(options.config)
     configure(options.log_format)
     label = label_of(options.captures, options.label)
+    from stream.segments import Segments
+
     with contextlib.ExitStack() as stack:
         if options.out is not None:
             stack.enter_context(output_folder(options.out))
@@ -56,12 +59,13 @@ def command(options: argparse.Namespace) -> int:
         job = Job(
             captures=tuple(options.captures),
             session=label,
-            folder=segments,
-            durable=options.keep_events is not None,
             cpu_ops=options.cpu_ops,
             log_format=options.log_format,
         )
-        sink = _link(job, config, options.partitions or PARTITIONS, bar)
+        durable = options.keep_events is not None
+        transport = Segments.create(segments, partitions=options.partitions or PARTITIONS, durable=durable)
+        with transport, Publisher(job, segments, bar.update, durable=durable) as publisher:
+            sink = _link(publisher, transport, config)
         ledger = msgspec.structs.replace(
             sink.ledger(label),
             run=options.run or label,
@@ -78,28 +82,25 @@ def command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _link(job: Job, config: Config, partitions: int, bar: Progress) -> Sink:
-    """Publish in a child while this process links and folds; return the sink that has it all."""
-    from stream.segments import Segments
+def _link(publisher: Publisher, transport: Segments, config: Config) -> Sink:
+    """Link and fold while the child publishes; return the sink that has it all."""
+    # The child has been started: while it imports and reads, this process imports, too.
+    from consumers.linker import Linker
+    from consumers.sink import Sink
+    from stream.runner import Driver, Task
+    from stream.transport import SINK, link_inputs, link_task, sink_inputs
 
-    transport = Segments.create(job.folder, partitions=partitions, durable=job.durable)
-    with transport, Publisher(job, bar.update) as publisher:
-        # After the child has started: while it imports and reads, this process imports, too.
-        from consumers.linker import Linker
-        from consumers.sink import Sink
-        from stream.runner import Driver, Task
-        from stream.transport import SINK, link_inputs, link_task, sink_inputs
-
-        sink = Sink(config)
-        tasks = [
-            *(
-                Task(link_task(p), partial(Linker, config, p), link_inputs(p, partitions))
-                for p in map(Partition, range(partitions))
-            ),
-            Task(SINK, lambda: sink, sink_inputs(partitions)),
-        ]
-        with Driver(transport, tasks) as driver:
-            driver.run(publisher.ended)
+    sink = Sink(config)
+    partitions = transport.partitions
+    tasks = [
+        *(
+            Task(link_task(p), partial(Linker, config, p), link_inputs(p, partitions))
+            for p in map(Partition, range(partitions))
+        ),
+        Task(SINK, lambda: sink, sink_inputs(partitions)),
+    ]
+    with Driver(transport, tasks) as driver:
+        driver.run(publisher.ended)
     return sink
 
 

@@ -38,11 +38,13 @@ class _Notes(Listener):
         self.lock = threading.Lock()
         self.owned: frozenset[int] = frozenset()
         self.changes = 0
+        self.joined = False
 
     def assigned(self, partitions: frozenset[int]) -> None:
         with self.lock:
             self.owned |= partitions
             self.changes += 1
+            self.joined = True
 
     def revoked(self, partitions: frozenset[int]) -> None:
         with self.lock:
@@ -50,6 +52,7 @@ class _Notes(Listener):
             self.changes += 1
 
     def clear(self) -> None:
+        self.joined = False
         self.revoked(self.owned)
 
 
@@ -74,6 +77,11 @@ class Membership:
     def owned(self) -> frozenset[int]:
         """The partitions that are ours now, as far as the group has told."""
         return self._notes.owned
+
+    @property
+    def joined(self) -> bool:
+        """Whether the group has told what is ours, be it nothing."""
+        return self._notes.joined
 
     @property
     def changes(self) -> int:

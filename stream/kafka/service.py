@@ -74,7 +74,7 @@ class Service:
         return bool(owned) and owned <= self.runners.keys()
 
     def run(self, stopped: Callable[[], bool], *, progress: Callable[[], None] | None = None) -> None:
-        """Work until `stopped`. `progress` is called after every round.
+        """Work until `stopped`. `progress` is called after every round, and after the last commit.
 
         Raises:
             NotAllowedError: the brokers do not let us.
@@ -89,8 +89,13 @@ class Service:
                     progress()
                 if not moved:
                     time.sleep(IDLE_SECONDS)
-            for partition in list(self.runners):
-                self._let_go(partition, commit=True)
+            for partition, runner in list(self.runners.items()):
+                try:
+                    runner.commit()
+                except TransportError as error:
+                    self._failed(partition, error)
+            if progress is not None:
+                progress()
         finally:
             self.close()
 
