@@ -20,6 +20,8 @@ from consumers.lane import ROWS, Lane, LaneState
 from consumers.seen import Seen
 from consumers.state import (
     LINKER,
+    RETIRED,
+    RETIRED_LABELS,
     VERSION,
     LinkerState,
     Refused,
@@ -27,9 +29,11 @@ from consumers.state import (
     lane_key,
     read_lane_state,
     read_linker,
+    read_retired,
     read_tables,
     write_lane,
     write_linker,
+    write_retired,
 )
 from consumers.summing import records, sum_rows
 from consumers.tables import Table, concat, empty, rows_of, take
@@ -98,6 +102,8 @@ class Linker:
         self._config = config
         self._digest = config.digest
         self._partition = Partition(partition)
+        self.dead_letters = 0
+        """Written since it was made: for whoever decides that these are too many."""
         self._reset()
 
     def _reset(self) -> None:
@@ -108,6 +114,8 @@ class Linker:
         self._outputs: list[Output] = []
         self._advances = 0
         self._homeless = 0
+        self._retired: dict[str, None] = {}
+        """Ended sessions that are forgotten but for their names, in order."""
 
     # -- records in ------------------------------------------------------------------------
 
@@ -118,7 +126,7 @@ class Linker:
             if record.topic == Topic.WINDOWS:
                 windows = decode_windows(value)
                 # What this linker wrote it has applied already.
-                if windows.partition != self._partition:
+                if windows.partition != self._partition and windows.session not in self._retired:
                     self._session(windows.session).timeline.apply(windows)
             else:
                 self._apply_batch(decode(value))
@@ -137,6 +145,7 @@ class Linker:
         letter = DeadLetter(reason, record.topic.value, record.partition, record.offset, record.key, value)
         key = record.key or b""
         self._output(Topic.DEAD_LETTER, key, encode_dead_letter(letter))
+        self.dead_letters += 1
         # Whose it was is not known, so it counts against every session it may be of.
         owner = key.split(b"\0")[0].decode("utf-8", "replace")
         sessions = [self._sessions[owner]] if owner in self._sessions else [*self._sessions.values()]
@@ -146,6 +155,8 @@ class Linker:
 
     def _apply_batch(self, batch: Batch) -> None:
         header = batch.header
+        if header.session in self._retired:
+            return
         session = self._session(header.session)
         if session.ended:
             self._refuse(session, batch)
@@ -340,6 +351,20 @@ class Linker:
         record = WindowsRecord(session, self._digest, self._partition, decision=decision)
         self._say(self._session(session), record)
 
+    def retire(self, keep: int) -> list[str]:
+        """Forget all sessions whose end has been told, but the last `keep`; return their labels.
+
+        Their labels are remembered (the last `RETIRED_LABELS`), so that nothing more is taken in.
+        """
+        told = [name for name, session in self._sessions.items() if session.told_end]
+        gone = told[: max(len(told) - keep, 0)]
+        for name in gone:
+            del self._sessions[name]
+            self._retired[name] = None
+        while len(self._retired) > RETIRED_LABELS:
+            del self._retired[next(iter(self._retired))]
+        return gone
+
     # -- state -----------------------------------------------------------------------------
 
     def snapshot(self) -> dict[str, bytes]:
@@ -359,6 +384,8 @@ class Linker:
             )
         state = LinkerState(VERSION, self._digest, self._partition, sessions, self._advances, self._homeless)
         entries[LINKER] = write_linker(state)
+        if self._retired:
+            entries[RETIRED] = write_retired(self._retired)
         return entries
 
     def restore(self, state: Mapping[str, bytes]) -> None:
@@ -373,6 +400,7 @@ class Linker:
         self._reset()
         self._advances = header.advances
         self._homeless = header.homeless
+        self._retired = read_retired(state)
         for entry in header.sessions:
             timeline = Timeline(self._config)
             timeline.restore(entry.timeline)

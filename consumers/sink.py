@@ -28,6 +28,9 @@ STATE_VERSION: Final = 1
 SINK: Final = "sink"
 """Key of the entry that says what sessions there are."""
 
+RETIRED_LABELS: Final = 10_000
+"""So many labels of sessions that are over and forgotten are remembered."""
+
 
 class _State(msgspec.Struct):
     version: int
@@ -35,6 +38,7 @@ class _State(msgspec.Struct):
     unreadable: int
     sessions: list[str]
     told: dict[str, bool]
+    retired: list[str] = []
 
 
 _encoder = msgspec.msgpack.Encoder()
@@ -56,6 +60,9 @@ class Sink:
         self._changed: set[str] = set()
         self._told: dict[str, bool] = {}
         self._unreadable = 0
+        self._retired: dict[str, None] = {}
+        self.fresh: set[str] = set()
+        """Sessions of which something new has come; for whoever writes their files to clear."""
 
     def apply(self, record: Record) -> None:
         """Take one record in.
@@ -72,10 +79,14 @@ class Sink:
         try:
             if record.topic == Topic.WINDOWS:
                 windows = decode_windows(record.value)
+                if windows.session in self._retired:
+                    return
                 self._session(windows.session, windows.config_digest).add_windows(windows)
                 self._changed.add(windows.session)
             else:
                 delta = decode_delta(record.value)
+                if delta.header.session in self._retired:
+                    return
                 self._session(delta.header.session, delta.header.config_digest).add_delta(delta)
                 self._changed.add(delta.header.session)
         except DecodeError:
@@ -104,12 +115,15 @@ class Sink:
             if self._every_change or (ledger.final and not self._told.get(name)):
                 self._told[name] = ledger.final
                 outputs.append(Output(Topic.SNAPSHOTS, None, name.encode(), encode_ledger(ledger)))
+        self.fresh |= self._changed
         self._changed.clear()
         return outputs
 
     def snapshot(self) -> dict[str, bytes]:
         """Return the state after the last `flush` as entries (see `consumers.sinkentries`)."""
-        state = _State(STATE_VERSION, self._digest, self._unreadable, [*self._sessions], self._told)
+        state = _State(
+            STATE_VERSION, self._digest, self._unreadable, [*self._sessions], self._told, [*self._retired]
+        )
         entries = {SINK: _encoder.encode(state)}
         for session in self._sessions.values():
             entries.update(write_session(session))
@@ -138,6 +152,8 @@ class Sink:
             )
         self._sessions = {label: read_session(self._config, label, state) for label in known.sessions}
         self._unreadable, self._told = known.unreadable, known.told
+        self._retired = dict.fromkeys(known.retired)
+        self.fresh = set(self._sessions)
         self._changed.clear()
 
     @property
@@ -148,6 +164,22 @@ class Sink:
     def is_complete(self, session: str) -> bool:
         """Tell whether every linker has seen the end of a session and nothing is undecided."""
         return session in self._sessions and self._sessions[session].complete
+
+    def retire(self, keep: int) -> list[str]:
+        """Forget all sessions whose final ledger has been told, but the last `keep`; return their labels.
+
+        Their labels are remembered (the last `RETIRED_LABELS`), so that nothing more is taken in.
+        """
+        final = [name for name in self._sessions if self._told.get(name)]
+        gone = final[: max(len(final) - keep, 0)]
+        for name in gone:
+            del self._sessions[name], self._told[name]
+            self._changed.discard(name)
+            self.fresh.discard(name)
+            self._retired[name] = None
+        while len(self._retired) > RETIRED_LABELS:
+            del self._retired[next(iter(self._retired))]
+        return gone
 
     def ledger(self, session: str) -> Ledger:
         """Return the ledger of all taken in so far; KeyError: nothing of such a session came.

@@ -2,6 +2,7 @@
 
 A transport that keeps the latest entry of every key need write only the entries that changed:
 
+    retired                     labels of ended sessions of which nothing else is known any more
     linker                      version, configuration digest, sessions and their timelines
     <lane>                      watermark, row ordinals and such of one lane
     <lane>.facts                what is known of its process
@@ -14,7 +15,7 @@ its own texts and contexts, so each can be read alone.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -33,6 +34,10 @@ from schemas.types import Process
 
 VERSION: Final = 1
 LINKER: Final = "linker"
+RETIRED: Final = "retired"
+RETIRED_LABELS: Final = 10_000
+"""So many labels are remembered: a record that comes back after that is a new session's."""
+
 _BLOCK_ROWS: Final = 4096
 _TABLES: Final = {
     "work": (WORK, "ordinal"),
@@ -86,6 +91,7 @@ class _Rows(msgspec.Struct):
 
 _linker_decoder = msgspec.msgpack.Decoder(LinkerState)
 _lane_decoder = msgspec.msgpack.Decoder(LaneState)
+_labels_decoder = msgspec.msgpack.Decoder(list[str])
 _facts_decoder = msgspec.msgpack.Decoder(list[Fact])
 _rows_decoder = msgspec.msgpack.Decoder(_Rows)
 
@@ -122,6 +128,21 @@ def read_linker(data: bytes, digest: str) -> LinkerState:
             hint="go on with that one, or replay the events under the new one",
         )
     return state
+
+
+def write_retired(labels: Iterable[str]) -> bytes:
+    """Return the value of the entry `RETIRED`."""
+    return pack(RecordType.STATE, list(labels), {})
+
+
+def read_retired(entries: Mapping[str, bytes]) -> dict[str, None]:
+    """Return the labels that `write_retired` was given, in order; DecodeError if they cannot be read."""
+    if RETIRED not in entries:
+        return {}
+    try:
+        return dict.fromkeys(_labels_decoder.decode(unpack(entries[RETIRED]).header))
+    except (msgspec.DecodeError, ValueError) as error:
+        raise DecodeError(f"linker state: {error}") from None
 
 
 def write_lane(key: str, lane: Lane, names: Names, contexts: Contexts) -> Iterator[tuple[str, bytes]]:
