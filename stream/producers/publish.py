@@ -114,6 +114,25 @@ def summary(source: Source) -> SourceSummary:
     )
 
 
+def session_end(session: str, partitions: int) -> list[Output]:
+    """Return the records that end a session: one for each partition of EVENTS."""
+    header = Header(
+        session=session,
+        process=CAPTURE,
+        kind=Kind.SESSION_END,
+        capture="",
+        watermark=END_OF_TIME,
+        clock=Clock(),
+        partitions=partitions,
+    )
+    key = session.encode("utf-8", "backslashreplace")
+    return [
+        Output(Topic.EVENTS, Partition(partition), key, value)
+        for value in encode(Batch(header, {}, []))
+        for partition in range(partitions)
+    ]
+
+
 def _prepare(sources: Sequence[Source], progress: Progress) -> list[Source]:
     _check_clocks(sources)
     prepared: dict[str, Source] = {}
@@ -200,19 +219,8 @@ class _Teller:
 
     def end_session(self, partitions: int) -> None:
         """Tell every partition that the session is over."""
-        header = Header(
-            session=self._session,
-            process=CAPTURE,
-            kind=Kind.SESSION_END,
-            capture="",
-            watermark=END_OF_TIME,
-            clock=Clock(),
-            partitions=partitions,
-        )
-        for value in encode(Batch(header, {}, [])):
-            for partition in range(partitions):
-                key = self._session.encode("utf-8", "backslashreplace")
-                self._put(Output(Topic.EVENTS, Partition(partition), key, value))
+        for output in session_end(self._session, partitions):
+            self._put(output)
 
     def _tell(self, batch: Batch, watermark: int | None) -> None:
         header = msgspec.structs.replace(batch.header, session=self._session, watermark=watermark)
