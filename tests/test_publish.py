@@ -254,3 +254,11 @@ def test_facts_come_first_and_say_where_things_are_from(tmp_path: Path) -> None:
     assert facts(out, "source.format") == ["nsys 3.99"]
     assert not any(str(tmp_path).encode() in output.value for output in out)
     assert facts(out, "clock.utc_zero_ns") == [str(ZERO)]
+
+
+def test_other_json_in_a_folder_is_no_capture(tmp_path: Path) -> None:
+    """A ledger or a truth beside captures is passed over; a trace that was cut is not."""
+    (tmp_path / "ledger.json").write_text('{"label": "x"}')
+    (tmp_path / "a.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
+    (tmp_path / "cut.json").write_text('{"schemaVersion": 1, "trac')
+    assert [path.name for path in find_captures(tmp_path)] == ["a.json", "cut.json"]

@@ -19,6 +19,10 @@ __all__ = ["Progress", "Source", "SourceOptions", "find_captures", "open_source"
 _SQLITE: Final = b"SQLite format 3\0"
 _GZIP: Final = b"\x1f\x8b"
 _SUFFIXES: Final = (".sqlite", ".sqlite3", ".db", ".json", ".json.gz")
+_TRACE_WITHIN: Final = 1 << 16
+"""Where a trace's events begin, if it is one as the profiler writes it."""
+_OTHER_JSON_BYTES: Final = 64 << 20
+"""Longer JSON is not looked through to tell that it is none."""
 _REPORTS: Final = (".nsys-rep", ".qdrep", ".qdstrm")
 _FORMATS: Final = "give an Nsight Systems SQLite export or a PyTorch profiler (Kineto) trace"
 
@@ -76,6 +80,8 @@ def open_sources(paths: Iterable[Path], options: SourceOptions | None = None) ->
 def find_captures(path: Path) -> list[Path]:
     """Return the captures in a folder (not in those within it) by name, or the file itself.
 
+    JSON that is whole but no trace, such as a ledger, is no capture of a folder.
+
     Raises:
         InputError: the folder cannot be read or has none.
 
@@ -84,13 +90,31 @@ def find_captures(path: Path) -> list[Path]:
         if not path.is_dir():
             return [path]
         found = sorted(
-            file for file in path.iterdir() if file.name.lower().endswith(_SUFFIXES) and file.is_file()
+            file
+            for file in path.iterdir()
+            if file.name.lower().endswith(_SUFFIXES) and file.is_file() and not _is_other_json(file)
         )
     except OSError as error:
         raise unreadable(path, error) from None
     if not found:
         raise InputError("is a folder without captures", where=str(path), hint=_FORMATS)
     return found
+
+
+def _is_other_json(path: Path) -> bool:
+    """Tell whether a file is whole JSON of another kind; what is damaged is left to be complained of."""
+    if not path.name.lower().endswith(".json"):
+        return False
+    with path.open("rb") as file:
+        data = file.read(_TRACE_WITHIN)
+        if b'"traceEvents"' in data or file.seek(0, 2) > _OTHER_JSON_BYTES:
+            return False
+        file.seek(0)
+        data = file.read()
+    try:
+        return "traceEvents" not in msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return False
 
 
 def _start_of(path: Path) -> bytes:
