@@ -102,25 +102,30 @@ _Message = tuple[str, int, int] | _Failure | _Fault
 
 
 class Publisher:
-    """A child process that publishes to a folder of segments.
+    """A child process that publishes to the folder of segments it is then told of.
 
     Use as a context manager: leaving it ends the child.
 
     Raises, from `ended`: what `publish_captures` raised in the child; InputError if it was killed.
     """
 
-    def __init__(self, job: Job, folder: Path, progress: Progress, *, durable: bool) -> None:
+    def __init__(self, job: Job, progress: Progress) -> None:
         self._progress = progress
         context = multiprocessing.get_context("spawn")
-        self._receiver, sender = context.Pipe(duplex=False)
+        self._receiver, sender = context.Pipe()
         self._child = context.Process(
             target=_publish_in_child,
-            args=(job, folder, durable, sender, os.getpid()),
+            args=(job, sender, os.getpid()),
             name="gpu-ledger-publish",
             daemon=True,  # ended with this process, even if a signal strikes before `with` is entered
         )
         self._child.start()
         sender.close()
+
+    def begin(self, folder: Path, *, durable: bool) -> None:
+        """Tell the child where to publish; until then it does what needs no folder."""
+        with contextlib.suppress(OSError):  # it has ended: `ended` says why
+            self._receiver.send((str(folder), durable))
 
     def ended(self) -> bool:
         """Return whether all has been published; hand progress on, raise what went wrong."""
@@ -170,7 +175,7 @@ def _killed(code: int) -> GpuLedgerError:
     return InputError(f"the process that reads the captures ended with {code}")
 
 
-def _publish_in_child(job: Job, folder: Path, durable: bool, sender: Connection, parent: int) -> None:  # noqa: FBT001
+def _publish_in_child(job: Job, sender: Connection, parent: int) -> None:
     # The terminal sends Ctrl-C to both; the parent ends the child by SIGTERM when it is time.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -193,10 +198,13 @@ def _publish_in_child(job: Job, folder: Path, durable: bool, sender: Connection,
     try:
         from stream.segments import Segments
 
-        with Segments.open(folder, durable=durable) as transport:
+        folder, durable = sender.recv()
+        with Segments.open(Path(folder), durable=durable) as transport:
             publish_captures(job, transport, progress)
     except GpuLedgerError as error:
         message = _Failure(type(error).__name__, error.what, error.where, error.hint)
+    except EOFError:
+        return  # the parent ended before it had a folder
     except MemoryError:
         message = _Failure(InputError.__name__, "out of memory while reading the captures", "", "")
     except Exception as fault:  # noqa: BLE001  (it is raised again in the parent)

@@ -33,7 +33,6 @@ from stream.config_file import load_config
 if TYPE_CHECKING:
     from consumers.grouping import GroupTable
     from consumers.sink import Sink
-    from stream.segments import Segments
 
 PARTITIONS: Final = 1
 """One process links all of them: more would only make batches smaller."""
@@ -49,7 +48,6 @@ def command(options: argparse.Namespace) -> int:
     config = load_config(options.config)
     configure(options.log_format)
     label = label_of(options.captures, options.label)
-    from stream.segments import Segments
 
     with contextlib.ExitStack() as stack:
         if options.out is not None:
@@ -63,9 +61,8 @@ def command(options: argparse.Namespace) -> int:
             log_format=options.log_format,
         )
         durable = options.keep_events is not None
-        transport = Segments.create(segments, partitions=options.partitions or PARTITIONS, durable=durable)
-        with transport, Publisher(job, segments, bar.update, durable=durable) as publisher:
-            sink = _link(publisher, transport, config)
+        with Publisher(job, bar.update) as publisher:
+            sink = _link(publisher, segments, options.partitions or PARTITIONS, config, durable=durable)
         ledger = msgspec.structs.replace(
             sink.ledger(label),
             run=options.run or label,
@@ -82,16 +79,19 @@ def command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _link(publisher: Publisher, transport: Segments, config: Config) -> Sink:
+def _link(publisher: Publisher, folder: Path, partitions: int, config: Config, *, durable: bool) -> Sink:
     """Link and fold while the child publishes; return the sink that has it all."""
     # The child has been started: while it imports and reads, this process imports, too.
+    from stream.segments import Segments
+
+    transport = Segments.create(folder, partitions=partitions, durable=durable)
+    publisher.begin(folder, durable=durable)
     from consumers.linker import Linker
     from consumers.sink import Sink
     from stream.runner import Driver, Task
     from stream.transport import SINK, link_inputs, link_task, sink_inputs
 
     sink = Sink(config)
-    partitions = transport.partitions
     tasks = [
         *(
             Task(link_task(p), partial(Linker, config, p), link_inputs(p, partitions))
@@ -99,7 +99,7 @@ def _link(publisher: Publisher, transport: Segments, config: Config) -> Sink:
         ),
         Task(SINK, lambda: sink, sink_inputs(partitions)),
     ]
-    with Driver(transport, tasks) as driver:
+    with transport, Driver(transport, tasks) as driver:
         driver.run(publisher.ended)
     return sink
 
