@@ -206,11 +206,65 @@ class Node:
         return folder
 
 
+class Secured:
+    """A listener for TLS and SASL: alice may do anything, bob nothing; both by PLAIN."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.port = free_ports(1)[0]
+        folder.mkdir(parents=True, exist_ok=True)
+        self.certificate = folder / "server-cert.pem"
+        key = folder / "server-key.pem"
+        command = [
+            "openssl",
+            "req",
+            "-x509",
+            "-newkey",
+            "rsa:2048",
+            "-nodes",
+            "-days",
+            "2",
+            "-subj",
+            "/CN=broker",
+        ]
+        names = ["-addext", "subjectAltName=IP:127.0.0.1"]
+        files = ["-keyout", str(key), "-out", str(self.certificate)]
+        subprocess.run([*command, *names, *files], check=True, capture_output=True)
+        (folder / "server.pem").write_text(key.read_text() + self.certificate.read_text())
+
+    @property
+    def servers(self) -> str:
+        """What clients are given as `--bootstrap-server`."""
+        return f"127.0.0.1:{self.port}"
+
+    def properties(self) -> dict[str, str]:
+        """Return what the broker is told of it."""
+        security = "org.apache.kafka.common.security"
+        users = 'user_alice="alice-secret" user_bob="bob-secret"'
+        prefix = "listener.name.secure"
+        return {
+            f"{prefix}.ssl.keystore.type": "PEM",
+            f"{prefix}.ssl.keystore.location": str(self.folder / "server.pem"),
+            f"{prefix}.sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512,OAUTHBEARER",
+            f"{prefix}.plain.sasl.jaas.config": f"{security}.plain.PlainLoginModule required {users};",
+            f"{prefix}.scram-sha-256.sasl.jaas.config": f"{security}.scram.ScramLoginModule required;",
+            f"{prefix}.scram-sha-512.sasl.jaas.config": f"{security}.scram.ScramLoginModule required;",
+            f"{prefix}.oauthbearer.sasl.jaas.config": (
+                f"{security}.oauthbearer.OAuthBearerLoginModule required "
+                'unsecuredLoginStringClaim_sub="broker";'
+            ),
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:ANONYMOUS;User:alice",
+        }
+
+
 class Cluster:
     """Brokers that know each other. Leaving the `with` ends them all."""
 
-    def __init__(self, folder: Path, nodes: int = 1, extra: Mapping[str, str] | None = None) -> None:
+    def __init__(self, folder: Path, nodes: int = 1, *, secure: bool = False) -> None:
         ports = free_ports(2 * nodes)
+        secured = Secured(folder) if secure else None
+        self.secured = secured
         self.nodes: list[Node] = []
         voters = ",".join(f"{i + 1}@127.0.0.1:{ports[nodes + i]}" for i in range(nodes))
         for i in range(nodes):
@@ -245,14 +299,20 @@ class Cluster:
                 "broker.heartbeat.interval.ms": "500",
                 "controller.quorum.election.timeout.ms": "500",
                 "controller.quorum.fetch.timeout.ms": "1000",
-                **(extra or {}),
+                **(secured.properties() if secured else {}),
             }
+            if secured:
+                properties["listeners"] += f",SECURE://127.0.0.1:{secured.port}"
+                properties["listener.security.protocol.map"] += ",SECURE:SASL_SSL"
             self.nodes.append(Node(node_folder, i + 1, properties, ports[i]))
 
     @classmethod
-    def start(cls, folder: Path, nodes: int = 1, extra: Mapping[str, str] | None = None) -> Self:
-        """Return a running cluster; BrokerError if it cannot be had."""
-        cluster = cls(folder, nodes, extra)
+    def start(cls, folder: Path, nodes: int = 1, *, secure: bool = False) -> Self:
+        """Return a running cluster; BrokerError if it cannot be had.
+
+        With `secure` it also listens for TLS and SASL, and allows only what ACLs allow.
+        """
+        cluster = cls(folder, nodes, secure=secure)
         try:
             for node in cluster.nodes:
                 node.start(wait=False)
@@ -287,12 +347,14 @@ def shared_cluster(folder: Path) -> Iterator[str]:
     The first one starts it, the last one ends it, whoever that is.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    started: Cluster | None = None
     with _locked(folder / "lock"):
         users = _users(folder)
         if not users:
-            cluster = Cluster.start(folder / str(time.time_ns()))
-            (folder / "broker").write_text(f"{cluster.nodes[0].pid} {cluster.servers}")
-        _, servers = (folder / "broker").read_text().split(" ")
+            started = Cluster.start(folder / str(time.time_ns()))
+            _started.append(started)
+            (folder / "broker").write_text(f"{started.nodes[0].pid} {started.servers}")
+        pid, servers = (folder / "broker").read_text().split(" ")
         (folder / "users").write_text(" ".join(map(str, [*users, os.getpid()])))
     try:
         yield servers
@@ -300,12 +362,15 @@ def shared_cluster(folder: Path) -> Iterator[str]:
         with _locked(folder / "lock"):
             users = [user for user in _users(folder) if user != os.getpid()]
             (folder / "users").write_text(" ".join(map(str, users)))
-            if not users:
-                pid = int((folder / "broker").read_text().split(" ")[0])
+            if not users and started is not None:
+                started.close()
+            elif not users:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(pid, 0)
+                    os.kill(int(pid), signal.SIGKILL)
+
+
+_started: Final[list[Cluster]] = []
+"""Kept to the end, since others may still use them."""
 
 
 def _users(folder: Path) -> list[int]:

@@ -27,8 +27,6 @@ from stream.kafka.topics import Topics
 from stream.kafka.transport import POINTS, KafkaTransport
 from stream.runner import Runner
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 TIMES_PASSED: Final = {
     "send": 6,
     "future": 9,

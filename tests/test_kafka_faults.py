@@ -20,8 +20,6 @@ from stream.kafka.transport import KafkaTransport
 from stream.runner import Runner
 from stream.transport import PUBLISH, TopicPartition, link_inputs
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 PATIENT = Times(connect=40, request=4, delivery=40, transaction=50, session=3, progress=30)
 IMPATIENT = Times(connect=20, request=1, delivery=2, transaction=10, session=3, progress=15)
 

@@ -19,10 +19,9 @@ from schemas.records import Topic
 from schemas.types import Offset, Partition
 from stream.kafka.membership import Membership
 from stream.kafka.service import Service
+from stream.kafka.topics import Topics
 from stream.kafka.transport import KafkaTransport
 from stream.transport import SINK, TopicPartition
-
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 PARTITIONS = 3
 SLICES = 60
@@ -198,7 +197,7 @@ def test_a_fenced_task_is_let_go_and_taken_back(kafka: str) -> None:
 
 def test_the_sinks_group_and_the_linkers_are_apart() -> None:
     """Names of groups, topics and transactional ids carry the deployment's prefix."""
-    topics = d.Topics("x.")
+    topics = Topics("x.")
     assert topics.group("link") == "x.link"
     assert topics.transactional_id(SINK) == "x.sink"
     assert topics.changelog("link-11") == ("x.state", 11)

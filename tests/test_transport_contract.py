@@ -33,8 +33,6 @@ from stream.transport import (
 LINK = link_task(Partition(0))
 PARTITIONS = 3
 
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 @pytest.fixture(params=["segments", "kafka"])
 def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transport]:

@@ -15,11 +15,14 @@ one inside a transaction the producer is of no more use: close it.
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
+import re
 import ssl
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Self
 
@@ -27,6 +30,7 @@ from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, structs
 from kafka import errors as kafka_errors
 from kafka.admin import ConfigResource, ConfigResourceType
 from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.net.compat import KafkaNetClient
 from kafka.protocol.consumer import IsolationLevel, OffsetSpec
 
 from schemas.errors import FencedError, NotAllowedError, RecordsGoneError, TransportError
@@ -147,8 +151,17 @@ class Connection(NamedTuple):
             settings["sasl_oauth_token_provider"] = _token_provider(self.security.oauth)
         elif self.security.mechanism:
             settings["sasl_plain_username"] = self.security.username
-            settings["sasl_plain_password"] = self.security.password
+            settings["sasl_plain_password"] = _Secret(self.security.password)
         return settings
+
+
+class _Secret(str):
+    """A text that does not show in what prints the settings it is in."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "'...'"
 
 
 class Admin:
@@ -575,36 +588,36 @@ def _rebalance_listener(listener: Any, client: Any) -> Any:
 
 
 class _Causes(logging.Handler):
-    """Keeps what kafka-python last complained about: it logs why it cannot connect, and raises nothing.
+    """Keeps what kafka-python complained about last: it logs why it cannot connect, and raises nothing.
 
     Its log goes nowhere else: a person is told one line, by us.
     """
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.last = ""
-        self.at = 0.0
+        self._last: deque[tuple[float, str]] = deque(maxlen=50)
 
     def emit(self, record: logging.LogRecord) -> None:
         """Keep a message."""
         with contextlib.suppress(Exception):
-            self.last = record.getMessage()
-            self.at = time.monotonic()
+            self._last.append((time.monotonic(), record.getMessage()))
 
-    def since(self, moment: float) -> str:
-        """Return the last message, if it came after a moment."""
-        return self.last if self.at >= moment else ""
+    def since(self, moment: float) -> list[str]:
+        """Return the messages that came after a moment, the first one first."""
+        return [text for at, text in list(self._last) if at >= moment]
 
 
 _causes: Final = _Causes()
 _logger: Final = logging.getLogger("kafka")
 _logger.addHandler(_causes)
 _logger.propagate = False
+# Its debug log has every byte it sends, passwords among them, and all settings.
+_logger.setLevel(logging.WARNING)
 
 _HOPELESS: Final = {
-    "CERTIFICATE_VERIFY_FAILED": ("its certificate is not trusted", "check ssl.truststore.location"),
     "Hostname mismatch": ("its certificate is for another host", "check the host name"),
     "IP address mismatch": ("its certificate is for another host", "check the host name"),
+    "CERTIFICATE_VERIFY_FAILED": ("its certificate is not trusted", "check ssl.truststore.location"),
     "WRONG_VERSION_NUMBER": ("it does not speak TLS there", "check port and security.protocol"),
     "SaslAuthenticationFailed": ("it refuses user or password", "check sasl.jaas.config"),
     "UnsupportedSaslMechanism": ("it does not offer that sasl.mechanism", "check sasl.mechanism"),
@@ -621,12 +634,22 @@ def _connect(kind: Any, connection: Connection, settings: dict[str, Any]) -> Any
     deadline = began + connection.times.connect
     while True:
         left = max(deadline - time.monotonic(), 0.1)
+        made: list[Any] = []
         try:
-            client = kind(**{**settings, "bootstrap_timeout_ms": _ms(min(left, _CONNECT_SECONDS))})
+            client = kind(
+                **{
+                    **settings,
+                    "bootstrap_timeout_ms": _ms(min(left, _CONNECT_SECONDS)),
+                    "kafka_client": functools.partial(_net_client, made),
+                }
+            )
         except (kafka_errors.KafkaError, OSError) as error:
-            cause = _causes.since(began)
+            # What has failed to be made leaves a thread and sockets behind, which nobody else has.
+            for net_client in made:
+                net_client.close()
+            causes = [*_causes.since(began), f"{type(error).__name__}: {error}"]
             for word, (what, hint) in _HOPELESS.items():
-                if word in f"{cause} {type(error).__name__} {error}":
+                if any(word in cause for cause in causes):
                     raise TransportError(
                         f"broker cannot be used: {what}", where=connection.servers, hint=hint
                     ) from None
@@ -634,12 +657,18 @@ def _connect(kind: Any, connection: Connection, settings: dict[str, Any]) -> Any
                 raise TransportError(
                     f"no broker answers within {connection.times.connect:g} s",
                     where=connection.servers,
-                    hint=f"is one there? ({_short(cause or str(error))})",
+                    hint=f"is one there? ({_short(causes[0])})",
                 ) from None
         else:
             # kafka-python 3.0 drops this setting on its way, and brokers may make topics unasked.
             _cluster(client).config["allow_auto_create_topics"] = False
             return client
+
+
+def _net_client(made: list[Any], **settings: Any) -> Any:
+    client = KafkaNetClient(**settings)
+    made.append(client)
+    return client
 
 
 def _cluster(client: Any) -> Any:
@@ -674,7 +703,7 @@ def _speaking(connection: Connection, *, where: str = "") -> Iterator[None]:
 
 
 def _name(error: BaseException) -> str:
-    text = str(error)
+    text = re.sub(r"^\[Error \d+\] ", "", str(error))
     kind = type(error).__name__.removesuffix("Error")
     return text if kind in text else f"{kind}: {text}" if text else kind
 
