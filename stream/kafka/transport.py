@@ -66,11 +66,15 @@ POINTS: Final = (
 IN_FLIGHT_BYTES: Final = 16 << 20
 """So much may be unacknowledged; kafka-python itself knows no bound."""
 
+SETTLE_SECONDS: Final = 2.0
+"""Markers of a committed transaction are written in far less."""
+
 _POLL_RECORDS: Final = 16
 """Records are up to 512 KiB: more at a time would overshoot the bytes asked for."""
 
 _RESTORE_POLL_SECONDS: Final = 0.5
 _RESTORE_RECORDS: Final = 500
+_RECORDS_POLL_SECONDS: Final = 0.1
 
 
 class KafkaTransport:
@@ -125,16 +129,24 @@ class KafkaTransport:
     def records(self, place: TopicPartition) -> Iterator[Record]:
         """Yield everything committed to a partition up to now, from its beginning.
 
+        The brokers say that a transaction is committed a moment before all of it can be read, so
+        what is there is waited for; what nobody commits within `SETTLE_SECONDS` is not.
+
         Raises:
             TransportError: it cannot be read.
 
         """
         native = self.topics.place(place)
-        end = self.ends([native], committed=True)[native]
+        end = self.ends([native])[native]
         with self.connection.consumer("records") as consumer:
             consumer.seek(self.beginnings([native]))
-            while consumer.positions()[native] < end:
-                for record in consumer.poll(_RESTORE_POLL_SECONDS, _RESTORE_RECORDS):
+            position, progressed = Offset(-1), time.monotonic()
+            while (now_at := consumer.positions()[native]) < end:
+                if now_at > position:
+                    position, progressed = now_at, time.monotonic()
+                elif time.monotonic() - progressed > SETTLE_SECONDS:
+                    break
+                for record in consumer.poll(_RECORDS_POLL_SECONDS, _RESTORE_RECORDS):
                     if record.offset < end:
                         yield Record(place.topic, place.partition, record.offset, record.key, record.value)
 
