@@ -39,6 +39,9 @@ RETIRED_LABELS: Final = 10_000
 """So many labels are remembered: a record that comes back after that is a new session's."""
 
 _BLOCK_ROWS: Final = 4096
+_BLOCK_ADVANCES: Final = 1
+"""Rows that wait for their window came in thousands with one advance, and leave with it."""
+
 _TABLES: Final = {
     "work": (WORK, "ordinal"),
     "launches": (LAUNCHES, "ordinal"),
@@ -154,7 +157,8 @@ def write_lane(key: str, lane: Lane, names: Names, contexts: Contexts) -> Iterat
     for name, table in lane.tables().items():
         if not rows_of(table):
             continue
-        blocks = table[_TABLES[name][1]] // _BLOCK_ROWS
+        by = _TABLES[name][1]
+        blocks = table[by] // (_BLOCK_ADVANCES if by == "advance" else _BLOCK_ROWS)
         order = np.argsort(blocks, kind="stable")
         begins = runs_of(blocks[order])
         for low, high in zip(begins, [*begins[1:], len(order)], strict=True):
