@@ -82,6 +82,8 @@ class LaneState(msgspec.Struct):
     boundaries: BoundaryState = msgspec.field(default_factory=BoundaryState)
     roles: dict[int, RoleCandidate | None] = {}
     """By role rule: the first range that matched it since the last advance, None once told."""
+    silent_at: int | None = None
+    """The watermark at which it was last called silent."""
 
 
 class Lane:

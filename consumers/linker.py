@@ -236,8 +236,12 @@ class Linker:
 
     def flush(self) -> list[Output]:
         """Return deltas of all that was decided since the last flush, and what else is due."""
-        for name, session in self._sessions.items():
+        for name, session in list(self._sessions.items()):
+            told = session.told_end
             self._flush_session(name, session)
+            if session.told_end and not told:
+                # In order of their ends: `retire` goes by it, in every partition alike.
+                self._sessions[name] = self._sessions.pop(name)
         outputs, self._outputs = self._outputs, []
         if len(self._names.texts) + len(self._contexts.parents) > _COMPACT_ABOVE:
             self.restore(self.snapshot())
@@ -331,13 +335,13 @@ class Linker:
         return found
 
     def open_captures(self) -> list[OpenCapture]:
-        """Return every (capture, process) that has not ended."""
+        """Return every (capture, process) that has not ended, but those called silent since they spoke."""
         return [
             OpenCapture(name, process, capture, lane.state.watermark)
             for name, session in self._sessions.items()
             if not session.ended
             for (process, capture), lane in session.lanes.items()
-            if not lane.state.ended
+            if not lane.state.ended and lane.state.silent_at != lane.state.watermark
         ]
 
     @property
@@ -348,6 +352,9 @@ class Linker:
 
     def decide(self, session: str, decision: Decision) -> None:
         """Take in what was given up on by the clock on the wall, and write it with the next flush."""
+        lane = self._session(session).lanes.get((decision.process, decision.capture))
+        if decision.kind == "silent" and lane is not None:
+            lane.state.silent_at = decision.since
         record = WindowsRecord(session, self._digest, self._partition, decision=decision)
         self._say(self._session(session), record)
 

@@ -170,7 +170,7 @@ class Sink:
 
         Their labels are remembered (the last `RETIRED_LABELS`), so that nothing more is taken in.
         """
-        final = [name for name in self._sessions if self._told.get(name)]
+        final = [name for name, is_final in self._told.items() if is_final]
         gone = final[: max(len(final) - keep, 0)]
         for name in gone:
             del self._sessions[name], self._told[name]

@@ -86,7 +86,6 @@ def serve(
     connection, topics = connection_of(options), topics_of(options)
     group = options.group or topics.group(kind)
     with contextlib.ExitStack() as stack:
-        stop = stack.enter_context(stop_on_signals())
         reports = _Reports()
         if options.listen is not None:
             health = stack.enter_context(Health(options.listen, reports.missing))
@@ -96,11 +95,14 @@ def serve(
         service = Service(transport, membership, lambda p: make_task(transport, p), notice=notice())
         reports.watch(service, membership)
 
-        def after_round() -> None:
-            reports.tell()
-            progress(service, stop)
+        # Up to here a signal ends the process where it stands: there is nothing to commit.
+        with stop_on_signals() as stop:
 
-        service.run(stop, progress=after_round)
+            def after_round() -> None:
+                reports.tell()
+                progress(service, stop)
+
+            service.run(stop, progress=after_round)
 
 
 class _Reports:

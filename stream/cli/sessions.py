@@ -64,7 +64,7 @@ def end(options: argparse.Namespace) -> int:
     with _transport(options) as transport:
         found = survey(transport)
         view = _of(found, options.label)
-        if view.retired or len(view.ended) >= found.partitions:
+        if len(view.ended | view.retired) >= found.partitions:
             sys.stdout.write(f"{options.label}: has its end already\n")
             return 0
         with RecordWriter(transport) as writer:

@@ -61,13 +61,14 @@ class SessionView:
     """Partitions whose linker has seen its end, or whose events hold it."""
     told: set[int] = field(default_factory=set)
     """Partitions whose linker has decided all there was."""
-    retired: bool = False
+    retired: set[int] = field(default_factory=set)
+    """Partitions whose linker knows no more of it than its label."""
 
     def state(self, partitions: int) -> str:
         """Return in a word how far it is."""
-        if self.retired:
+        if len(self.retired) >= partitions:
             return "over"
-        if len(self.told) >= partitions:
+        if len(self.told | self.retired) >= partitions:
             return "final"
         return "ending" if self.ended else "open"
 
@@ -120,7 +121,7 @@ def _from_state(transport: KafkaTransport, partition: Partition, found: Survey) 
         head, state = restored
         linker = read_linker(state.get(LINKER, b""), None)
         for label in read_retired(state):
-            found.session(label).retired = True
+            found.session(label).retired.add(partition)
         for entry in linker.sessions:
             view = found.session(entry.name)
             view.digests.add(linker.digest)
