@@ -5,6 +5,7 @@
     c  peak memory of any process of `run`
     d  bytes an event and a kernel in the EVENTS log
     e  twice the events; 16 million ranges
+    kafka  through a real broker: see benchmarks/kafka.py
 
 Every figure is the median of five (`--repeat`), with the least and the most beside it; each measured
 command is a process of its own. Figures and the machine go to bench/results.json.
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from benchmarks import machine
+from benchmarks.kafka import through_kafka
 from benchmarks.process import ROOT, CommandError, Outcome, gpu_ledger, step
 
 FULL = 1_092_185
@@ -86,6 +88,19 @@ class Bench:
         """Keep a figure and show it."""
         self.figures.append(figure._replace(load=round(os.getloadavg()[0], 2)))
         say(line(figure))
+
+    def figure(
+        self,
+        part: str,
+        name: str,
+        unit: str,
+        values: list[float],
+        limit: float | None = None,
+        *,
+        at_least: bool = False,
+    ) -> None:
+        """Keep a figure and show it: as `note`."""
+        self.note(Figure(part, name, unit, values, limit, at_least))
 
     def each(self) -> Iterable[int]:
         """Count the repetitions."""
@@ -204,6 +219,7 @@ PARTS: dict[str, tuple[Callable[[Bench], None], ...]] = {
     "e": (linearity, many_ranges),
     "linearity": (linearity,),
     "ranges": (many_ranges,),
+    "kafka": (through_kafka,),
 }
 
 
@@ -235,6 +251,9 @@ def main() -> int:
     )
     parser.add_argument(
         "--repeat", type=int, default=5, help="how often each command is measured (default 5)"
+    )
+    parser.add_argument(
+        "--load-seconds", type=float, default=30.0, help="kafka: how long the steady load lasts (default 30)"
     )
     parser.add_argument("--folder", type=Path, default=ROOT / "bench", help="where captures and results lie")
     parser.add_argument("--config", type=Path, default=ROOT / "examples" / "world_model.toml")
