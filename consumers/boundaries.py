@@ -200,6 +200,9 @@ class Boundaries:
             return []
         time, since = mark.time, NONE
         reading = _reading(pattern, mark.name)
+        if before == END_OF_TIME:
+            self.late += 1
+            return []
         if reading is not None:
             time, since = reading, max(mark.time, before) - self._slack[purpose]
         elif time < before:

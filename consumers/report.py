@@ -256,7 +256,15 @@ class _Report:
         )
 
     def _windows(self) -> list[_Named]:
-        """Return the last windows that hold kernels, in order of time."""
+        """Return the last windows that hold kernels, in order of time.
+
+        Where two sources cut the same time it depends on who read which first where a kernel went.
+        """
+        for purpose, clash in (("measured", self.measured_clash), ("steady", self.steady_clash)):
+            if clash:
+                self._withhold("windows", [self._clash(clash, purpose)])
+                self._withhold("coverage_recent", [self._clash(clash, purpose)])
+                return []
         filled = set(self.totals.slots.tolist())
         length = self.session.length
         cuts = np.zeros(0, np.int64) if length else self.session.cuts()
@@ -297,8 +305,8 @@ class _Report:
         return Window(
             span_ns=self._span(window.start, window.end),
             closed=self._is_closed(window),
-            measured=bool(flags & MEASURED) and not self.measured_clash,
-            steady=bool(flags & STEADY) and not self.steady_clash,
+            measured=bool(flags & MEASURED),
+            steady=bool(flags & STEADY),
             per_role=figures_by_role(self.totals.by_role(window.slots), self.cast, gaps),
         )
 

@@ -197,17 +197,23 @@ class PurposeSpans:
         )
 
     def at_once(self) -> tuple[Process, Process] | None:
-        """Return two processes that both cut the same time, or give its clock, if there are such."""
+        """Return two processes that are a source at the same time, or that both give its clock.
+
+        One that has no boundaries counts as well: what it says of time lets kernels pass that the
+        other, not heard of yet, would have cut apart.
+        """
         if self._clocks:
             return self._clocks[0], self._clocks[1]
-        lives = []
+        lives: dict[tuple[Process, str], Lifetime] = {}
+        for source in self.state.sources:
+            key = (source.process, source.capture)
+            if key in self.lifetimes:
+                lives[key] = self.lifetimes[key]
         for line in self._all_lines():
             if line.source is not None:
-                low, high = self._lifetime(line)
-                lives.append((low, high, line.source.process))
-        lives.sort()
+                lives[line.source.process, line.source.capture] = self._lifetime(line)
         latest: tuple[int, Process] | None = None
-        for low, high, process in lives:
+        for low, high, process in sorted((*life, process) for (process, _), life in lives.items()):
             if latest and low < latest[0]:
                 return latest[1], process
             latest = max(latest, (high, process)) if latest else (high, process)

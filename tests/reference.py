@@ -4,7 +4,7 @@ Nothing here is shared with the linker or the sink, and nothing is fast: every q
 by looking at everything. `link` takes a log of EVENTS, one list of batches per partition, and a
 configuration; it returns what every kernel became, and all figures that follow from that.
 
-Built-in rewrites, marks and files as sources of windows, and the application's clock are left out.
+Built-in rewrites and rules on the names of ranges are left out.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import json
 import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import combinations
 from typing import Any
 
 from schemas.config import Config, Rows, Spans
@@ -136,17 +137,35 @@ class Counted:
 
 
 @dataclass(eq=False)
-class Span:
-    """A span that a source of boundaries opened; `end` None as long as it is open."""
+class Edge:
+    """Where a span of a source opens or closes; `span` pairs the two.
 
-    process: Process
-    capture: str
-    start: int
-    ordinal: int
-    end: int | None = None
+    `application`: `time` is one of the application's clock; `since`, in UTC ns, how far back it
+    may point.
+    """
+
+    lane: Lane
+    purpose: str
+    opens: bool
+    time: int
+    span: tuple[Kind, int]
+    application: bool = False
+    since: int = NONE
+
+    def placed(self, anchor: int | None) -> int | None:
+        """Return its time in UTC ns, None if it has none."""
+        if not self.application:
+            return self.time
+        if anchor is None or (self.opens and self.is_late(anchor)):
+            return None
+        return max(self.time - anchor, self.since)
+
+    def is_late(self, anchor: int | None) -> bool:
+        """Tell whether it points further back than it may."""
+        return self.application and anchor is not None and self.time - anchor < self.since
 
 
-@dataclass
+@dataclass(eq=False)
 class Lane:
     """One (capture, process)."""
 
@@ -164,6 +183,9 @@ class Lane:
     closings: list[dict[str, Any]] = field(default_factory=list)
     launches: list[Launch] = field(default_factory=list)
     used: list[Launch] = field(default_factory=list)
+    marks: list[tuple[int, int, Kind, str, int]] = field(default_factory=list)
+    anchors: list[tuple[int, int]] | None = field(default_factory=list)
+    open_marks: dict[str, tuple[Kind, int]] = field(default_factory=dict)
     pending: list[Work] = field(default_factory=list)
 
     def missing(self) -> dict[int, list[tuple[int, int]]]:
@@ -192,8 +214,11 @@ class Linked:
     of_session: Counter[str] = field(default_factory=Counter)
     offsets: dict[Process, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     facts: dict[Process, list[tuple[str, int, str, str]]] = field(default_factory=lambda: defaultdict(list))
-    edges: set[int] = field(default_factory=set)
-    spans: dict[str, list[Span]] = field(default_factory=lambda: {p: [] for p in PURPOSES})
+    edges: list[Edge] = field(default_factory=list)
+    anchors: list[tuple[Process, int, int]] = field(default_factory=list)
+    """Every reading of the application's clock: process, UTC ns, what it showed."""
+    clocks: dict[Process, int] = field(default_factory=dict)
+    """What the application's clock shows more than UTC, as processes of `clock.role` said first."""
     graphs: Counter[tuple[Process, int, bool, str]] = field(default_factory=Counter)
 
 
@@ -244,6 +269,8 @@ def _link_partition(partition: Sequence[Batch], config: Config, result: Linked) 
         if header.kind == Kind.SESSION_END:
             session_ended = True
             for _, lane in sorted(lanes.items()):
+                result.counters[lane.process]["unended_captures"] += not lane.ended
+                lane.ended = True
                 _advance(lane, FOREVER, config, result)
             continue
         key = header.process, header.capture
@@ -252,7 +279,7 @@ def _link_partition(partition: Sequence[Batch], config: Config, result: Linked) 
             continue
         lane = lanes.setdefault(key, Lane(*key))
         result.lanes[header.capture, header.process] = lane
-        _collect(lane, batch, result)
+        _collect(lane, batch, config, result)
         if header.kind == Kind.CAPTURE_END:
             lane.ended = True
             _advance(lane, FOREVER, config, result)
@@ -280,10 +307,13 @@ _LATE = {
 }
 
 
-def _collect(lane: Lane, batch: Batch, result: Linked) -> None:
+def _collect(lane: Lane, batch: Batch, config: Config, result: Linked) -> None:
     """Let rows that were not seen before wait for the next advance."""
-    kind = Kind(batch.kind)
     counters = result.counters[lane.process]
+    if batch.kind not in COLUMNS:
+        result.of_session["unknown_kinds"] += 1
+        return
+    kind = Kind(batch.kind)
     for row in rows_of(batch) if COLUMNS[kind] else ():
         if row["ordinal"] in lane.seen[kind]:
             counters["repeated_rows"] += 1
@@ -298,6 +328,10 @@ def _collect(lane: Lane, batch: Batch, result: Linked) -> None:
         if row["late"] and kind in _LATE:
             counters[_LATE[kind]] += 1
         lane.waiting.append((kind, row))
+        if kind == Kind.MARKS and (shown := reading(config.clock.mark, row["name"])) is not None:
+            result.anchors.append((lane.process, row["time"], shown))
+            if lane.anchors is not None:
+                lane.anchors.append((row["time"], shown))
 
 
 def _advance(lane: Lane, watermark: int, config: Config, result: Linked) -> None:
@@ -307,7 +341,9 @@ def _advance(lane: Lane, watermark: int, config: Config, result: Linked) -> None
     lane.advances += 1
     _take_in(lane, config)
     _close(lane, result)
-    _bound(lane, before, config, result)
+    _bound_by_ranges(lane, before, config, result)
+    _bound_by_marks(lane, before, config, result)
+    _tell_clock(lane, config, result)
     _fix_contexts(lane, config)
     _count_ranges(lane, config, result)
     _decide(lane, config, result)
@@ -331,6 +367,8 @@ def _take_in(lane: Lane, config: Config) -> None:
             lane.closings.append(row)
         elif kind == Kind.LAUNCHES:
             lane.launches.append(Launch(**row))
+        elif kind in (Kind.MARKS, Kind.WINDOWS):
+            lane.marks.append((row["time"], row["ordinal"], kind, row["name"], row.get("duration", NONE)))
         elif kind in (Kind.KERNELS, Kind.MEMORY, Kind.GRAPHS):
             if kind == Kind.MEMORY:
                 row["name"] = row.pop("operation")
@@ -358,7 +396,7 @@ def _close(lane: Lane, result: Linked) -> None:
     lane.closings = waiting
 
 
-def _bound(lane: Lane, before: int, config: Config, result: Linked) -> None:
+def _bound_by_ranges(lane: Lane, before: int, config: Config, result: Linked) -> None:
     """Let the ranges of a source cut the time of everybody, unless they come too late to do so."""
     counters = result.counters[lane.process]
     for purpose in PURPOSES:
@@ -368,14 +406,14 @@ def _bound(lane: Lane, before: int, config: Config, result: Linked) -> None:
         for r in sorted(lane.ranges, key=lambda r: r.place):
             if not (r.counts and r.time < lane.watermark and re.search(source.name, r.name)):
                 continue
+            span = Kind.RANGE_OPENINGS, r.ordinal
             state = r.spans.get(purpose, "")
             if not state and r.time < before:
                 counters["late_boundaries"] += 1
                 r.spans[purpose] = "closed"
             elif not state:
                 r.spans[purpose] = "open"
-                result.spans[purpose].append(Span(lane.process, lane.capture, r.time, r.ordinal))
-                result.edges.add(r.time)
+                result.edges.append(Edge(lane, purpose, opens=True, time=r.time, span=span))
             if r.spans[purpose] != "open" or source.until == "next":
                 continue
             end = r.end
@@ -385,13 +423,67 @@ def _bound(lane: Lane, before: int, config: Config, result: Linked) -> None:
                 if end < before:
                     counters["late_boundaries"] += 1
                 r.spans[purpose] = "closed"
-                (span,) = (s for s in result.spans[purpose] if _is_of(s, lane, r))
-                span.end = max(r.time, end, before)
-                result.edges.add(span.end)
+                end = max(r.time, end, before)
+                result.edges.append(Edge(lane, purpose, opens=False, time=end, span=span))
 
 
-def _is_of(span: Span, lane: Lane, opened: Range) -> bool:
-    return (span.process, span.capture, span.ordinal) == (lane.process, lane.capture, opened.ordinal)
+def _bound_by_marks(lane: Lane, before: int, config: Config, result: Linked) -> None:
+    """Let marks and announced windows of a source cut everybody's time."""
+    due = sorted(mark for mark in lane.marks if mark[0] < lane.watermark)
+    lane.marks = [mark for mark in lane.marks if mark[0] >= lane.watermark]
+    for purpose in PURPOSES:
+        source: Spans = getattr(config.windows, purpose)
+        if source.by != "marks" or role_of(lane.process, result, config) != source.role:
+            continue
+        for time, ordinal, kind, name, duration in due:
+            opens = re.search(source.name, name) is not None
+            if not opens and not (source.end and re.search(source.end, name)):
+                continue
+            edge = Edge(lane, purpose, opens, time, (kind, ordinal))
+            shown = reading(source.name if opens else source.end, name)
+            if before == FOREVER:
+                result.counters[lane.process]["late_boundaries"] += 1
+                continue
+            if shown is not None:
+                edge.application, edge.time = True, shown
+                edge.since = max(time, before) - nanoseconds(source.slack)
+            elif time < before:
+                result.counters[lane.process]["late_boundaries"] += 1
+                edge.time = before
+                if opens:
+                    continue
+            if not opens:
+                if purpose in lane.open_marks:
+                    result.edges.append(replace(edge, span=lane.open_marks.pop(purpose)))
+                continue
+            result.edges.append(edge)
+            if duration >= 0:
+                result.edges.append(replace(edge, opens=False, time=edge.time + duration))
+            else:
+                lane.open_marks[purpose] = edge.span
+
+
+def reading(pattern: str, name: str) -> int | None:
+    """Return what the application's clock showed, if a mark says so."""
+    found = re.search(pattern, name)
+    return int(found["ns"]) if found and found.groupdict().get("ns") else None
+
+
+def _tell_clock(lane: Lane, config: Config, result: Linked) -> None:
+    """Tie the application's clock to UTC by the first reading that time has passed."""
+    due = [anchor for anchor in lane.anchors or () if anchor[0] < lane.watermark]
+    if not due or not any(in_application_clock(purpose, config) for purpose in PURPOSES):
+        return
+    lane.anchors = None
+    if role_of(lane.process, result, config) == config.clock.role:
+        time, shown = min(due)
+        result.clocks.setdefault(lane.process, shown - time)
+
+
+def in_application_clock(purpose: str, config: Config) -> bool:
+    """Tell whether spans are in the application's clock."""
+    source: Spans = getattr(config.windows, purpose)
+    return source.by == "file" or (source.by == "marks" and "?P<ns>" in source.name + source.end)
 
 
 def _open_at(lane: Lane, thread: int, time: int, config: Config) -> list[Range]:
@@ -572,25 +664,94 @@ def _count_crossings(lane: Lane, result: Linked) -> None:
 # --- windows
 
 
+def anchor(result: Linked) -> int | None:
+    """Return what the application's clock shows more than UTC, None if nobody or several say."""
+    return next(iter(result.clocks.values())) if len(result.clocks) == 1 else None
+
+
 def cuts(result: Linked, config: Config) -> list[int] | None:
-    """Return where the timeline is cut, None if at multiples of a length."""
-    sources = [getattr(config.windows, purpose) for purpose in PURPOSES]
-    if all(s.by in ("all", "none") for s in sources):
+    """Return where the timeline is cut, None if at multiples of a length.
+
+    With two sources at once nothing is said of windows: it is not cut at all then.
+    """
+    if all(getattr(config.windows, purpose).by in ("all", "none") for purpose in PURPOSES):
         return None
-    fixed = {time for s in sources if s.by == "times" for span in s.times for time in span}
-    return sorted(fixed | result.edges)
+    if any(clash(purpose, result, config) for purpose in PURPOSES):
+        return []
+    found = {time for purpose in PURPOSES for span in fixed(purpose, result, config) for time in span}
+    return sorted(found | {t for e in result.edges if (t := e.placed(anchor(result))) is not None})
+
+
+def fixed(purpose: str, result: Linked, config: Config) -> list[tuple[int, int]]:
+    """Return the spans that stand in the configuration, in UTC ns."""
+    source: Spans = getattr(config.windows, purpose)
+    offset = 0 if source.by == "times" else anchor(result)
+    return [(s - offset, e - offset) for s, e in source.times] if offset is not None else []
 
 
 def spans(purpose: str, result: Linked, config: Config) -> list[tuple[int, int, bool]]:
     """Return the spans of a purpose as (start, end, whether they count), by opening."""
+    found = [(start, end, True) for start, end in fixed(purpose, result, config)]
+    if clash(purpose, result, config):
+        return []
+    for lane in result.lanes.values():
+        found += lane_spans(purpose, lane, result, config)
+    return sorted(found)
+
+
+def sources(purpose: str, result: Linked, config: Config) -> list[Lane]:
+    """Return the (capture, process)es with events that may cut time for a purpose."""
     source: Spans = getattr(config.windows, purpose)
-    if source.by == "times":
-        return [(start, end, True) for start, end in sorted(source.times)]
-    opened = sorted(result.spans[purpose], key=lambda s: (s.start, s.ordinal))
-    found: list[tuple[int, int | None]] = [(s.start, s.end) for s in opened]
-    if source.until == "next":
-        following = [*(s.start for s in opened[1:]), None][: len(opened)]
-        found = [(s.start, end) for s, end in zip(opened, following, strict=True)]
+    return [
+        lane
+        for lane in result.lanes.values()
+        if source.by in ("ranges", "marks")
+        and lane.first is not None
+        and role_of(lane.process, result, config) == source.role
+    ]
+
+
+def one_after_the_other(result: Linked, config: Config) -> bool:
+    """Tell whether some purpose has several sources, none of them at the same time as another."""
+    return any(
+        len(sources(purpose, result, config)) > 1 and not clash(purpose, result, config)
+        for purpose in PURPOSES
+    )
+
+
+def clash(purpose: str, result: Linked, config: Config) -> bool:
+    """Tell whether two sources cut the same time, or two processes give its clock."""
+    if in_application_clock(purpose, config) and len(result.clocks) > 1:
+        return True
+    lives = []
+    for lane in sources(purpose, result, config):
+        edges = [t for start, end, _ in lane_spans(purpose, lane, result, config) for t in (start, end)]
+        times = [lane.first or 0, lane.last or 0, *(t for t in edges if t != FOREVER)]
+        lives.append((min(times), max(times)))
+    pairs = combinations(sorted(lives), 2)
+    return any(later[0] < earlier[1] for earlier, later in pairs)
+
+
+def lane_spans(purpose: str, lane: Lane, result: Linked, config: Config) -> list[tuple[int, int, bool]]:
+    """Return the spans that one (capture, process) gives, by opening."""
+    source: Spans = getattr(config.windows, purpose)
+    edges = [
+        (time, e.span[1], e.span[0], e)
+        for e in result.edges
+        if e.lane is lane and e.purpose == purpose and (time := e.placed(anchor(result))) is not None
+    ]
+    opened = sorted(edge[:3] for edge in edges if edge[3].opens)
+    ends: dict[tuple[int, int, Kind], int | None] = {}
+    for start, ordinal, kind in opened:
+        closed = [t for t, *_, e in edges if not e.opens and e.span == (kind, ordinal)]
+        ends[start, ordinal, kind] = max(start, *closed) if closed else None
+    found = []
+    for number, place in enumerate(opened):
+        end = ends[place]
+        lasts = source.until == "next" or (source.by == "marks" and not source.end)
+        if end is None and lasts and number + 1 < len(opened):
+            end = opened[number + 1][0]
+        found.append((place[0], end))
     if purpose == "measured":
         return [(start, FOREVER if end is None else end, True) for start, end in found]
     lengths = [None if end is None else end - start for start, end in found]
@@ -605,12 +766,12 @@ def spans(purpose: str, result: Linked, config: Config) -> list[tuple[int, int, 
     return judged
 
 
-def is_in(purpose: str, window: int, result: Linked, config: Config) -> bool:
-    """Tell whether the window that begins at a cut lies within a span of a purpose that counts."""
+def is_in(purpose: str, time: int, result: Linked, config: Config) -> bool:
+    """Tell whether an instant, or the window that begins then, lies within a span that counts."""
     by = getattr(config.windows, purpose).by
     if by in ("all", "none"):
         return bool(by == "all")
-    return any(start <= window < end and counts for start, end, counts in spans(purpose, result, config))
+    return any(start <= time < end and counts for start, end, counts in spans(purpose, result, config))
 
 
 # --- roles

@@ -19,7 +19,7 @@ COUNTED_KINDS = (Kind.KERNELS, Kind.LAUNCHES, Kind.RANGE_OPENINGS, Kind.RANGE_CL
 def figures(result: Linked, config: Config) -> dict[str, Any]:
     """Return figures by the ledger's own keys; those that may be withheld as they are if not."""
     roles = {p: reference.role_of(p, result, config) for p in processes(result)}
-    steady = [k for k in result.kernels if reference.is_in("steady", k.window, result, config)]
+    steady = [k for k in result.kernels if reference.is_in("steady", k.time, result, config)]
     return {
         "kernel_events": len(result.kernels),
         "link_status": {
@@ -33,6 +33,10 @@ def figures(result: Linked, config: Config) -> dict[str, Any]:
         "unknown_top": unknown_top(result, roles),
         "windows_ns": {p: listed(p, result, config) for p in reference.PURPOSES},
         "per_role": {role: amounts(ks) for role, ks in by_role(result.kernels, roles).items()},
+        "windows": windows(result, config, roles),
+        "memory": memory(result, roles),
+        "graphs": graphs(result, roles),
+        "clock": clock(result, config, roles),
         "coverage": {
             "invocations_with_context": share(result.kernels, count=True),
             "steady_gpu_time_with_context": share(steady, count=False),
@@ -86,6 +90,103 @@ def share(kernels: Sequence[Work], *, count: bool) -> float | None:
     return part / whole if whole else None
 
 
+def windows(result: Linked, config: Config, roles: dict[Process, str]) -> list[dict[str, Any]]:
+    """Return the last windows that hold kernels."""
+    if any(reference.clash(purpose, result, config) for purpose in reference.PURPOSES):
+        return []
+    cuts = reference.cuts(result, config)
+    found = []
+    for start in sorted({k.window for k in result.kernels})[-config.limits.windows :]:
+        length = reference.nanoseconds(config.windows.length)
+        end = start + length if cuts is None else min((c for c in cuts if c > start), default=None)
+        mine = [k for k in result.kernels if k.window == start]
+        found.append(
+            {
+                "span_ns": [None if start == NONE else start, end],
+                "closed": True,
+                "measured": reference.is_in("measured", start, result, config),
+                "steady": reference.is_in("steady", start, result, config),
+                "per_role": {role: amounts(ks) for role, ks in by_role(mine, roles).items()},
+            }
+        )
+    return found
+
+
+def recent(result: Linked, config: Config) -> dict[str, Any]:
+    """Return the figures by role of the last windows: all of them are closed in the end."""
+    roles = {p: reference.role_of(p, result, config) for p in processes(result)}
+    last = {k.window for k in result.kernels}
+    if any(reference.clash(purpose, result, config) for purpose in reference.PURPOSES):
+        last = set()
+    kept = sorted(last)[-config.limits.recent :]
+    mine = [k for k in result.kernels if k.window in kept]
+    return {role: amounts(ks) for role, ks in by_role(mine, roles).items()}
+
+
+def memory(result: Linked, roles: dict[Process, str]) -> list[dict[str, Any]]:
+    """Return memory operations by process and operation."""
+    kept = [work for work in result.others if work.kind == Kind.MEMORY]
+    found = []
+    for process, operation in sorted({(w.process, w.name) for w in kept}, key=lambda k: (k[0].pid, *k)):
+        mine = [w for w in kept if (w.process, w.name) == (process, operation)]
+        found.append(
+            {
+                **named(process, roles),
+                "operation": operation,
+                "count": len(mine),
+                "gpu_ns": sum(w.ns for w in mine),
+                "bytes": sum(w.bytes for w in mine),
+                "with_context": sum(w.reason == CONTEXT for w in mine),
+            }
+        )
+    return found
+
+
+def graphs(result: Linked, roles: dict[Process, str]) -> list[dict[str, Any]]:
+    """Return replays by process, graph and kind of position, then opaque launches."""
+    found = []
+    replays = reference.graphs(result)
+    opaque = [work for work in result.others if work.kind == Kind.GRAPHS]
+    for process in sorted(roles, key=lambda p: (p.pid, p)):
+        for who, graph, by_node in sorted(replays):
+            if who == process:
+                count, kernels = replays[who, graph, by_node]
+                known = {"graph_id": optional(graph), "positions": "node" if by_node else "order"}
+                known |= {"replays": count, "kernels": kernels, "gpu_ns": None}
+                found.append(named(process, roles) | known)
+        for graph in sorted({w.graph for w in opaque if w.process == process}):
+            mine = [w.ns for w in opaque if (w.process, w.graph) == (process, graph)]
+            known = {"graph_id": optional(graph), "positions": None}
+            known |= {"replays": len(mine), "kernels": 0, "gpu_ns": sum(mine)}
+            found.append(named(process, roles) | known)
+    return found
+
+
+def optional(value: int) -> int | None:
+    """Return a number, None where it stands for none."""
+    return None if value == NONE else value
+
+
+def named(process: Process, roles: dict[Process, str]) -> dict[str, Any]:
+    """Return what a row of the ledger says of its process."""
+    return {"host": process.host, "pid": process.pid, "role": roles[process]}
+
+
+def clock(result: Linked, config: Config, roles: dict[Process, str]) -> dict[str, Any]:
+    """Return how the application's clock lies to the capture's; the captures' zero is 0 here."""
+    of_role = [a for a in result.anchors if roles[a[0]] == config.clock.role]
+    offsets = [shown - time for _, time, shown in result.anchors]
+    first = min(of_role or result.anchors, key=lambda a: (a[1], a[0], a[2]), default=None)
+    offset = None if first is None else first[2] - first[1]
+    return {
+        "session_systemClockNs": None,
+        "anchor_offset_ns": offset,
+        "anchor_count": len(offsets),
+        "anchor_spread_ns": max(offsets) - min(offsets) if offsets else None,
+        "used_offset_ns": offset,
+    }
+
+
 def by_role(kernels: Iterable[Work], roles: dict[Process, str]) -> dict[str, list[Work]]:
     """Return kernels by the role of their process."""
     found: dict[str, list[Work]] = defaultdict(list)
@@ -119,7 +220,7 @@ def row_keys(number: int, result: Linked, config: Config, roles: dict[Process, s
     shown = shown_pids(roles)
     counts: Counter[str] = Counter()
     for row in result.rows:
-        if row.counter == number and reference.is_in("measured", row.window, result, config):
+        if row.counter == number and reference.is_in("measured", row.time, result, config):
             rank = next(v for _, _, k, v in result.facts[row.process] if k == "process.rank")
             fields = {"pid": shown[row.process], "rank": rank, **row.fields}
             counts[reference.filled(config.rows[number].key, fields)] += 1
@@ -136,7 +237,8 @@ def quality(result: Linked, config: Config) -> dict[str, Any]:
         "missing_rows": sum(high - low for g in gaps for i in g.values() for low, high in i),
         "late": {
             **{kind: sums[f"late_{kind}"] for kind in ("kernels", "launches", "ranges", "memory")},
-            "boundaries": sums["late_boundaries"],
+            "boundaries": sums["late_boundaries"]
+            + sum(edge.is_late(reference.anchor(result)) for edge in result.edges),
         },
         "odd": {
             name: sums[name]
@@ -151,6 +253,7 @@ def quality(result: Linked, config: Config) -> dict[str, Any]:
             )
         },
         "after_end": sums["after_end"],
+        "unended_captures": sums["unended_captures"],
         "pending": 0,
         "overflow": sorted(
             process.pid
@@ -178,6 +281,6 @@ def group_rows(result: Linked, config: Config) -> dict[tuple[Any, ...], list[int
     for kernel in result.kernels:
         known = kernel.group in admitted[kernel.process]
         group = kernel.group if known else (NONE, (), "other", NONE, NONE)
-        steady = reference.is_in("steady", kernel.window, result, config)
+        steady = reference.is_in("steady", kernel.time, result, config)
         found[kernel.process, group, steady].append(kernel.ns)
     return found

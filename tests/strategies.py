@@ -15,9 +15,21 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
+from msgspec import structs
 
 from schemas import facts
-from schemas.config import Config, Context, Limits, Rewrite, Roles, Rows, Spans, Windows
+from schemas.config import (
+    ClockConfig,
+    Config,
+    Context,
+    Limits,
+    Rewrite,
+    RoleRule,
+    Roles,
+    Rows,
+    Spans,
+    Windows,
+)
 from schemas.events import COLUMNS, TEXT_COLUMNS, Batch, Clock, Header
 from schemas.types import END_OF_TIME, NONE, Kind, Process
 
@@ -27,6 +39,9 @@ AGE, WAIT, LAST = 40, 10, 240
 
 OTHER_IDS = 10
 """From here on ids of copies and opaque graphs: CUPTI gives each an id of its own, we count on none."""
+AHEAD = 1_000
+"""What the application's clock shows more than UTC, about."""
+SLACK = 20
 Row = dict[str, Any]
 
 
@@ -89,6 +104,13 @@ works = st.tuples(
     ids,
     st.sampled_from(["k1", "k2", "k3"]),
 )
+marks = st.tuples(
+    instants,
+    st.sampled_from(["begin", "begin", "end", "begin {}", "begin {}", "end {}", "clock_anchor:{}", "mark"]),
+    st.sampled_from([0, 0, -1, 3, -7, -SLACK, -SLACK - 1, 30, -60]),
+    st.sampled_from([None, None, None, 0, 5, 60, -4]),
+)
+"""When, what, how much later than that (in the application's clock), and how long if announced."""
 kinds_of_work = st.sampled_from([Kind.KERNELS] * 8 + [Kind.MEMORY, Kind.GRAPHS])
 
 
@@ -135,10 +157,19 @@ def _events(draw: st.DrawFn) -> list[tuple[Kind, Row]]:
         else:
             row["graph"] = number % 2
         events.append((kind, row))
-    events += [
-        (Kind.MARKS, {"time": time, "thread": 1, "domain": "", "name": f"mark {time}"})
-        for time in draw(st.lists(instants, max_size=2))
-    ]
+    return events + draw(_marks())
+
+
+@st.composite
+def _marks(draw: st.DrawFn) -> list[tuple[Kind, Row]]:
+    """Return marks and announced windows of one process."""
+    events: list[tuple[Kind, Row]] = []
+    for time, name, later, duration in draw(st.lists(marks, max_size=6)):
+        row = {"time": time, "name": name.format(time + AHEAD + later)}
+        if duration is None:
+            events.append((Kind.MARKS, row | {"thread": 1, "domain": ""}))
+        else:
+            events.append((Kind.WINDOWS, row | {"duration": duration}))
     return events
 
 
@@ -192,12 +223,18 @@ def _number(told: list[list[tuple[Kind, Row]]]) -> None:
                 row["opening"] = openings[row["opening"]]
 
 
+_CAN_BE_LATE = [
+    *[Kind.KERNELS, Kind.LAUNCHES, Kind.RANGE_OPENINGS, Kind.RANGE_CLOSINGS] * 2,
+    *(Kind.MEMORY, Kind.GRAPHS, Kind.MARKS, Kind.WINDOWS),
+]
+
+
 def _delay(draw: st.DrawFn, told: list[list[tuple[Kind, Row]]]) -> None:
     """Let some rows go missing: most come with a later advance, some never."""
     for place in range(len(told) - 1):
         if not draw(st.sampled_from([False, False, False, True])):
             continue
-        kind = draw(st.sampled_from([Kind.KERNELS, Kind.LAUNCHES, Kind.RANGE_OPENINGS, Kind.RANGE_CLOSINGS]))
+        kind = draw(st.sampled_from(_CAN_BE_LATE))
         gone = [event for event in told[place] if event[0] == kind][: draw(st.integers(1, 3))]
         told[place] = [event for event in told[place] if not any(event is g for g in gone)]
         later = draw(st.integers(place + 1, len(told)))
@@ -223,8 +260,8 @@ def stories(draw: st.DrawFn, processes: int = 3) -> Story:
             "node", draw(st.sampled_from([0, 1])) << 48 | (number // 2 + 7) << 24 | number << 56
         )
         lanes.append(draw(_lane(process, f"capture {number % 2}", number)))
-        # The source of windows (rank 0) is in one capture only.
-        if number and draw(st.sampled_from([False, False, True])):
+        # The sources of windows (rank 0 and rank 1) are in one capture only.
+        if number > 1 and draw(st.sampled_from([False, False, True])):
             lanes.append(draw(_lane(process, "capture 2", number)))
         turns[process] = draw(st.lists(st.integers(0, 1), min_size=1, max_size=6))
     return Story(lanes, turns)
@@ -232,13 +269,30 @@ def stories(draw: st.DrawFn, processes: int = 3) -> Story:
 
 # --- configurations
 
+_NS = r"( (?P<ns>\d+))?$"
 _SPANS = [
-    Spans(by="ranges", name="step", role="rank0"),
-    Spans(by="ranges", name="step", role="rank0", until="next"),
-    Spans(by="ranges", name="forward", role="rank0", warmup=1, tolerance=0.5, history=2),
+    *(
+        Spans(by="ranges", name="step"),
+        Spans(by="ranges", name="step", until="next"),
+        Spans(by="ranges", name="forward", warmup=1, tolerance=0.5, history=2),
+    )
+    * 2,
+    Spans(by="marks", name="begin"),
+    Spans(by="marks", name="begin", end="end", warmup=1, tolerance=1.0, history=1),
+    Spans(by="marks", name="begin" + _NS, slack=f"{SLACK}ns"),
+    Spans(by="marks", name="begin", end="end" + _NS, slack="0"),
+    Spans(by="marks", name="begin" + _NS, end="end" + _NS, slack=f"{SLACK}ns"),
     Spans(by="times", times=((30, 90), (120, 200))),
     Spans(by="times", times=((60, 121),)),
+    Spans(by="file", file="spans.json", times=((AHEAD + 30, AHEAD + 90), (AHEAD + 120, AHEAD + 200))),
 ]
+
+
+@st.composite
+def _spans(draw: st.DrawFn, plain: Spans, roles: st.SearchStrategy[str]) -> Spans:
+    """Return where spans come from: nowhere, or from ranges or marks of a role, or from times."""
+    spans = draw(st.sampled_from([plain, *_SPANS]))
+    return structs.replace(spans, role=draw(roles)) if spans.by in ("ranges", "marks") else spans
 
 
 @st.composite
@@ -257,8 +311,11 @@ def configs(draw: st.DrawFn) -> Config:
         Rows(name="kernels", count="kernels", match=r"k(?P<k>[12])", key="{pid}:{k}"),
         Rows(name="within", count="kernels", match="k", context="forward(?: ep=(?P<e>.))?", key="{rank}"),
     )
+    # Now and then all processes have one role: several sources at once, and several clocks.
+    alike = draw(st.sampled_from([False] * 5 + [True]))
+    sources = st.sampled_from(["gpu"] if alike else ["rank0", "rank0", "rank0", "rank1"])
     return Config(
-        roles=Roles(),
+        roles=Roles(rules=(RoleRule(role="gpu", process="python"),) if alike else ()),
         context=Context(
             depth=draw(st.sampled_from([64, 64, 1, 2])),
             exclude_domains=draw(st.sampled_from([(), ("nccl",)])),
@@ -269,9 +326,13 @@ def configs(draw: st.DrawFn) -> Config:
         ),
         windows=Windows(
             length=draw(st.sampled_from(["50ns", "1us", "7ns"])),
-            measured=draw(st.sampled_from([Spans(by="all"), Spans(by="none"), *_SPANS])),
-            steady=draw(st.sampled_from([Spans(by="none"), *_SPANS])),
+            measured=structs.replace(
+                draw(_spans(draw(st.sampled_from([Spans(by="all"), Spans(by="none")])), sources)),
+                **{name: getattr(Spans(by="all"), name) for name in ("warmup", "tolerance", "history")},
+            ),
+            steady=draw(_spans(Spans(by="none"), sources)),
         ),
+        clock=ClockConfig(role=draw(sources)),
         rows=draw(st.sampled_from([(), rows])),
         limits=Limits(
             groups=draw(st.sampled_from([65_536, 1, 2, 4])),
