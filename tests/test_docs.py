@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from stream.cli.arguments import COMMANDS
+from stream.cli.words import Parser
 
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
@@ -26,7 +28,15 @@ def test_generated_pages_are_current(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md", "docs/linking.md"]
+    "page",
+    [
+        "README.md",
+        "CONTRIBUTING.md",
+        "CHANGELOG.md",
+        "docs/architecture.md",
+        "docs/linking.md",
+        "docs/kafka.md",
+    ],
 )
 def test_links_between_pages_lead_somewhere(root: Path, page: str) -> None:
     """Every relative link of a page points to a file that is there."""
@@ -39,6 +49,26 @@ def test_every_command_is_in_the_readme(root: Path) -> None:
     """A person who reads only the README has heard of every command."""
     text = (root / "README.md").read_text(encoding="utf-8")
     assert [name for name in COMMANDS if f"gpu-ledger {name}" not in text] == []
+
+
+def options_of(parser: argparse.ArgumentParser) -> set[str]:
+    """Return the long options of a command and of all its actions."""
+    found: set[str] = set()
+    for action in parser._actions:
+        found.update(option for option in action.option_strings if option.startswith("--"))
+        if isinstance(action, argparse._SubParsersAction):
+            for inner in action.choices.values():
+                found |= options_of(inner)
+    return found - {"--help"}
+
+
+@pytest.mark.parametrize("name", ["topics", "link", "sink", "sessions"])
+def test_every_option_on_kafka_is_explained(root: Path, name: str) -> None:
+    """docs/kafka.md names every option of the commands that work on Kafka."""
+    text = (root / "docs" / "kafka.md").read_text(encoding="utf-8")
+    parser = Parser(prog=name)
+    COMMANDS[name][0](parser)
+    assert [option for option in sorted(options_of(parser)) if option not in text] == []
 
 
 def test_every_make_target_named_anywhere_exists(root: Path) -> None:
