@@ -92,7 +92,7 @@ def test_odd_input_is_named_with_its_number(ledger: Ledger) -> None:
     text = summary(msgspec.structs.replace(ledger, quality=quality, final=False), [], Style())
     assert "the captures have not ended: this is not the last word" in text
     assert "7 rows were published and never read" in text
-    assert "kernels that start before their launch, by up to 12 ms: the GPU's clock is off: 1,200" in text
+    assert "kernels that start before their launch (by up to 12 ms: the GPU's clock is off): 1,200" in text
     assert "used up by another one: 1" in text
 
 
@@ -110,6 +110,39 @@ def test_names_neither_break_lines_nor_colour_them(ledger: Ledger) -> None:
     assert "\x07" not in text
     assert all(len(line) <= 80 for line in text.partition("Withheld")[0].splitlines())
     assert any(line.endswith("end") for line in text.splitlines())
+
+
+def test_names_cut_to_the_page_can_still_be_told_apart(ledger: Ledger) -> None:
+    """Kernels lose what they have in common, contexts keep the end of every name, or else whole ranges."""
+    kernel = (
+        "void at::native::elementwise_kernel<(int)4, void at::native::run<at::native::{}<float>>>(int, T3)"
+    )
+    names = [kernel.format("AddFunctor"), kernel.format("MulFunctor"), "a::f(int)", "b::f(int)", "c::g(int)"]
+    unknown = [UnknownKernel(role="rank0", name=name, count=9 - i) for i, name in enumerate(names)]
+    contexts = [
+        ContextTime(("step", "decoder.up_blocks.1.resnets.1.conv3d", "aten::conv3d"), 1, 9),
+        ContextTime(("step", *("middle" * 5 for _ in range(9)), "aten::conv3d"), 1, 8),
+    ]
+    text = summary(msgspec.structs.replace(ledger, unknown_top=unknown), contexts, Style(width=80))
+    assert [line.split("rank0  ")[1] for line in text.splitlines() if "rank0" in line] == [
+        "elementwise_kernel<4, run<AddFunctor<float>>>",
+        "elementwise_kernel<4, run<MulFunctor<float>>>",
+        "a::f(int)",
+        "b::f(int)",
+        "g",
+    ]
+    assert [line.split("kernels  ")[1] for line in text.splitlines() if "conv3d" in line] == [
+        "step / decoder.…resnets.1.conv3d / aten::conv3d",
+        "step / … / middle…lemiddlemiddle / aten::conv3d",
+    ]
+
+
+def test_remarks_are_broken_between_words(ledger: Ledger) -> None:
+    """A long reason for a figure withheld fits the page, and its later lines stand further in."""
+    doubtful = msgspec.structs.replace(ledger, withheld={"a": ["no step was steady " * 5]})
+    lines = summary(doubtful, [], Style(width=60)).partition("Withheld\n")[2].splitlines()
+    assert [len(line) - len(line.lstrip()) for line in lines] == [2, 4]
+    assert max(map(len, lines)) <= 60
 
 
 def test_colour_is_for_terminals(ledger: Ledger) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import textwrap
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple, TextIO
 
@@ -23,6 +26,17 @@ _HEAD: Final = (
     *("not\ncaptured", "outside\nranges", "no\nranges"),
 )
 """Of the table of roles: the last three are REASONS, in the same order."""
+
+
+_NOISE: Final = re.compile(
+    r"(?<![\w:])(?:(?:\w+|<unnamed>|\(anonymous namespace\))::)+(?=\w)"  # namespaces
+    r"|\([a-z][\w ]*\)(?=-?[0-9])"  # types of template arguments that are numbers
+    r"|\bvoid "
+)
+"""Of the name of a kernel: what takes room and hardly ever tells two of them apart."""
+
+_LEAST: Final = 16
+"""Characters of a range's name; with fewer it would not be known again."""
 
 
 class ContextTime(NamedTuple):
@@ -55,13 +69,37 @@ class Style(NamedTuple):
         """Return something a reader must not miss."""
         return f"\x1b[33m{text}\x1b[0m" if self.colour else text
 
-    def cut(self, text: str, width: int) -> str:
-        """Return text that fits, safe to print, its middle left out if need be."""
+    def cut(self, text: str, width: int, tail: float = 1 / 3) -> str:
+        """Return text that fits, safe to print; what is left out precedes the last `tail` of the room."""
         text = printable(text)
         if len(text) <= width:
             return text
-        tail = max(width // 3, 0)
-        return f"{text[: width - tail - 1]}…{text[len(text) - tail :] if tail else ''}"
+        kept = max(int(width * tail), 0)
+        return f"{text[: width - kept - 1]}…{text[len(text) - kept :] if kept else ''}"
+
+    def path(self, ranges: Sequence[str], width: int) -> str:
+        """Return nested ranges that fit: the longest names cut first, then those in the middle left out."""
+        names = [printable(name) for name in ranges]
+        for kept in range(min(len(names), width // 3), 0, -1):
+            shown = names if kept == len(names) else [names[0], "…", *names[len(names) - kept + 1 :]]
+            room = width - 3 * (len(shown) - 1)
+            most = min(max(map(len, shown)), width)
+            while most > _LEAST and sum(min(len(name), most) for name in shown) > room:
+                most -= 1
+            if sum(min(len(name), most) for name in shown) <= room:
+                # What tells such names apart is mostly at their ends.
+                return " / ".join(self.cut(name, most, tail=2 / 3) for name in shown)
+        return self.cut(" / ".join(names), width)
+
+    def wrap(self, text: str) -> list[str]:
+        """Return the lines of a remark, broken between words, all but the first set in further."""
+        return textwrap.wrap(
+            self.cut(text, max(self.width * 3, 200)),
+            self.width,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_on_hyphens=False,
+        )
 
 
 def summary(ledger: Ledger, contexts: Sequence[ContextTime], style: Style) -> str:
@@ -166,11 +204,12 @@ def _contexts(ledger: Ledger, contexts: Sequence[ContextTime], style: Style) -> 
     top = sorted(contexts, key=lambda c: (-c.gpu_ns, c.ranges))[:MAX_CONTEXTS]
     if not top:
         return []
+    width = max(len(f"{context.kernels:,}") for context in top)
     lines = [style.title("Contexts with the most GPU time")]
     for context in top:
         part = f"{_percent(context.gpu_ns, total):>8}  {_time(context.gpu_ns):>8}"
-        figures = f"  {part}  {context.kernels:>11,} kernels  "
-        lines.append(figures + style.cut(" / ".join(context.ranges), style.width - len(figures)))
+        figures = f"  {part}  {context.kernels:>{width},} kernels  "
+        lines.append(figures + style.path(context.ranges, style.width - len(figures)))
     return lines
 
 
@@ -192,17 +231,33 @@ def _unknown(ledger: Ledger, style: Style) -> list[str]:
     rows = sorted(rows, key=lambda row: (-row[0], row[2]))[:MAX_UNKNOWN]
     lines = [style.title("Kernels most often without context")]
     width = min(max(len(printable(role)) for _, role, _ in rows), 24)
-    for count, role, name in rows:
-        figures = f"  {count:>11,}  {style.cut(role, width):<{width}}  "
-        lines.append(figures + style.cut(name, style.width - len(figures)))
+    first = max(len(f"{count:,}") for count, _, _ in rows)
+    short = [_short(name) for _, _, name in rows]
+    times = Counter(short)
+    for (count, role, name), brief in zip(rows, short, strict=True):
+        figures = f"  {count:>{first},}  {style.cut(role, width):<{width}}  "
+        shown = brief if times[brief] == 1 else name
+        lines.append(figures + style.cut(shown, style.width - len(figures), tail=0))
     return lines
+
+
+def _short(name: str) -> str:
+    """Return what tells a kernel apart: its name without namespaces and without its parameters."""
+    name = printable(name)
+    depth = 0
+    for at in range(len(name) - 1 if name.endswith(")") else -1, 0, -1):
+        depth += (name[at] == ")") - (name[at] == "(")
+        if not depth:
+            name = name[:at]
+            break
+    return _NOISE.sub("", name) or name
 
 
 def _block(title: str, lines: Iterable[str], style: Style) -> list[str]:
     listed = list(lines)
     if not listed:
         return []
-    shown = [f"  {style.cut(line, max(style.width * 3, 200))}" for line in listed[:MAX_REMARKS]]
+    shown = [part for line in listed[:MAX_REMARKS] for part in style.wrap(line)]
     if len(listed) > MAX_REMARKS:
         shown.append(f"  ... and {len(listed) - MAX_REMARKS} more in the ledger")
     return [style.warn(style.title(title)), *shown]
@@ -241,7 +296,7 @@ def _remarks(ledger: Ledger) -> Iterator[str]:
 def _odd_rows(ledger: Ledger) -> Iterator[str]:
     quality, odd, late = ledger.quality, ledger.quality.odd, ledger.quality.late
     offset = min((entry.offset_ns for entry in quality.clock_offsets), default=0)
-    early = f", by up to {_time(-offset)}: the GPU's clock is off" if offset < 0 else ""
+    early = f" (by up to {_time(-offset)}: the GPU's clock is off)" if offset < 0 else ""
     for what, figure in (
         ("kernels that found the launch of their correlation id used up by another one", odd.second_kernels),
         ("kernels that end before they start (counted with 0 ns)", odd.negative_durations),
