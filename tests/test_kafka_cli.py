@@ -19,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from kafka_broker import Cluster
+from kafka_broker import Cluster, java
 from tiny import PID, write_export
 
 from schemas.events import decode
@@ -335,6 +335,23 @@ def poisons(good: bytes) -> dict[str, bytes | None]:
         "1 MiB": os.urandom(1 << 20),
         "16 MiB": os.urandom(16 << 20),
     }
+
+
+def test_records_of_foreign_programs_are_put_aside(made: Deployment, root: Path) -> None:
+    """Java's producer, with every compression it knows, headers and no key: dead letters, and no more."""
+    made.create(1)
+    capture = write_export(made.folder / "tiny.sqlite")
+    codecs = ["none", "gzip", "snappy", "lz4", "zstd"]
+    command = java(str(root / "tests" / "ForeignProducer.java"), made.servers, f"{made.prefix}events", *codecs)
+    made.run("publish", capture, "--keep-open")
+    subprocess.run(command, check=True, capture_output=True, timeout=60)
+    made.run("publish", capture)
+    running = made.start("link", *FAST)
+    out = made.fold()
+    assert end(running) == 0
+    ledger = json.loads((out / "tiny" / "ledger.json").read_bytes())
+    assert ledger["kernel_events"] == 1
+    assert ledger["delivery"]["dead_letters"] == len(codecs)
 
 
 def test_a_dead_letter_that_can_be_read_by_now_is_put_back(made: Deployment) -> None:

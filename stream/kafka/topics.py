@@ -128,7 +128,8 @@ class Topics:
         kept = {"cleanup.policy": "delete", "retention.ms": str(retention_ms), **size}
         letters_ms = -1 if retention_ms < 0 else max(retention_ms, _DEAD_LETTER_MS)
         settings = {
-            Topic.EVENTS: kept,
+            # Whatever foreign programs compress with, brokers make it what we can read.
+            Topic.EVENTS: kept | {"compression.type": "zstd"},
             Topic.WINDOWS: {
                 "cleanup.policy": "delete",
                 "retention.ms": "-1",
