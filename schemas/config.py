@@ -91,7 +91,7 @@ class Context(Table, frozen=True):
 
 
 class Spans(Table, frozen=True):
-    """Where spans of one purpose come from."""
+    """Where the spans of time come from that are of this purpose."""
 
     by: Literal["all", "none", "ranges", "times", "file", "marks"]
     """`all` of the time, `none` of it, `ranges` or `marks` of a role, `times` in UTC or a `file`
@@ -104,7 +104,8 @@ class Spans(Table, frozen=True):
     """Pattern for the marks that close the span opened last; without one it lasts to the next
     opening."""
     role: str = ""
-    """The role of the process the ranges or marks are of; must follow from its first facts."""
+    """The role of the process the ranges or marks are of. It must be known before any range: a rule
+    for it may ask for process, command, thread, rank or pid, not for `range`."""
     until: Literal["end", "next"] = "end"
     """Whether a range's span ends with the range, or where the next range opens."""
     times: tuple[tuple[int, int], ...] = ()
@@ -114,11 +115,12 @@ class Spans(Table, frozen=True):
     slack: Duration = "1s"
     """How far back a mark's `ns` may point; one that points further back is too late, and counted."""
     warmup: Annotated[int, msgspec.Meta(ge=0, le=1_000_000_000)] = 0
-    """By ranges or marks: the first spans are never steady."""
+    """By ranges or marks: so many spans at the beginning are never steady."""
     tolerance: Annotated[float, msgspec.Meta(ge=0)] = 0.1
     """By ranges or marks: a steady span's length differs at most this part from the median."""
     history: Annotated[int, msgspec.Meta(ge=1, le=100_000)] = 5
-    """By ranges or marks: how many spans before it the median is of (fewer at the start)."""
+    """By ranges or marks: how many spans before it the median is of (fewer at the start; the very
+    first has none to be compared with and is never steady)."""
 
 
 class Windows(Table, frozen=True):
@@ -127,9 +129,11 @@ class Windows(Table, frozen=True):
     length: Duration = "10s"
     """Where no spans by ranges, marks, times or file cut it: at absolute multiples of this."""
     measured: Spans = Spans(by="all")
-    """What counts as measured."""
+    """What counts as measured: the time that the counters of `rows` are over. Coverage and groups are
+    over all of the capture."""
     steady: Spans = Spans(by="none")
-    """What counts as steady."""
+    """What counts as steady: the time that the ledger's `coverage.steady_...` are over, and that
+    `groups.csv` counts apart."""
     max_wait: Duration = "60s"
     """Live: how long to wait for a source of boundaries that is silent."""
 

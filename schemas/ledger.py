@@ -2,11 +2,12 @@
 
 All times are ns; instants are relative to the zero of the earliest capture, so that they can be
 compared with what Nsight Systems shows. Ratios are between 0 and 1. A figure that cannot be
-trusted is null and stands in `withheld`. Ledgers of the same events and configuration are equal
-byte for byte but for `generated_at`, `seconds` and `delivery`.
+trusted is null and stands in `withheld`; what another null means stands at its key. Ledgers of the
+same events and configuration are equal byte for byte but for `generated_at`, `seconds` and
+`delivery`.
 
-Two things do not fit a fixed structure, so `encode_ledger` spreads them out: `family_pids` stands
-in the document itself (`dit_pids`, ...), `coverage.rows` inside `coverage`.
+Two keys stand for several, whose names come from the configuration: each entry of `family_pids` is
+a key of the document itself (`dit_pids`, ...), each of `coverage.rows` a key of `coverage`.
 """
 
 from __future__ import annotations
@@ -69,16 +70,18 @@ class Clock(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     session_systemClockNs: int | None = None  # noqa: N815 - the name users of the report know
-    """The host's monotonic clock at the zero of the earliest capture, where the source says so."""
+    """The host's monotonic clock at the zero of the earliest capture; null where the source does not
+    say."""
     anchor_offset_ns: int | None = None
     """Offset of the first anchor of the process of `clock.role`; if that has none, or no role is
-    configured, of the earliest anchor of all (ties by process)."""
+    configured, of the earliest anchor of all (ties by process). Null without anchors."""
     anchor_count: int = 0
     """Anchors of all processes."""
     anchor_spread_ns: int | None = None
-    """Largest less smallest offset of all anchors."""
+    """Largest less smallest offset of all anchors; null without."""
     used_offset_ns: int | None = None
-    """The offset in use: the anchor's or the source's own, as `clock.trust` says."""
+    """The offset in use: the anchor's or the source's own, as `clock.trust` says; null where that
+    is not known."""
 
 
 class WindowsNs(msgspec.Struct, frozen=True, kw_only=True):
@@ -343,10 +346,11 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
     """Boundaries that nobody waited for any longer: none of that time count, whenever they came."""
 
     host: str | None
-    """Of the source of boundaries; null: none had come."""
+    """Host of the process whose boundaries they are; null: none had come."""
     pid: int | None
+    """Its pid; null: none had come."""
     capture: str | None
-    """The digest of its capture."""
+    """Digest of its capture; null: none had come."""
     since_ns: int | None
     """How far it had come, relative to the earliest capture's zero; null: nowhere."""
     until_ns: int
@@ -359,9 +363,11 @@ class Silent(msgspec.Struct, frozen=True, kw_only=True):
     """A process that is not heard of."""
 
     host: str
+    """Host of the process; empty where the source does not say."""
     pid: int
+    """Its pid."""
     capture: str
-    """The digest of its capture."""
+    """Digest of its capture."""
     watermark_ns: int | None
     """How far it has come, relative to the earliest capture's zero; null: nowhere."""
 
