@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from schemas.config import Config, Spans, Table
+from schemas.config import DURATION_PATTERN, Config, Spans, Table
 from schemas.config_checks import check_config
 from schemas.errors import ConfigError
 
@@ -141,7 +141,7 @@ def _reason(hint: Any, raw: object, message: str) -> str:  # noqa: ANN401  (a ty
     if typing.get_origin(hint) is Literal:
         choices = ", ".join(f'"{choice}"' for choice in typing.get_args(hint))
         return f"must be one of {choices}, not {_toml_text(raw)}"
-    if "matching regex" in message:
+    if any(getattr(meta, "pattern", None) == DURATION_PATTERN for meta in typing.get_args(hint)[1:]):
         return f'must be a number and a unit (ns, us, ms, s, m, h), such as "250ms", not {_toml_text(raw)}'
     if message.startswith("Expected `") and ", got `" in message:
         expected = message.removeprefix("Expected `").partition("`")[0]

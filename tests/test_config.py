@@ -90,7 +90,10 @@ def test_taking_the_comment_off_a_key_changes_nothing(tmp_path: Path) -> None:
             "[windows]\nlength = '10 s'",
             'windows.length: must be a number and a unit (ns, us, ms, s, m, h), such as "250ms", not "10 s"',
         ),
-        ("[windows]\nlength = 10", "windows.length: must be a string, not a whole number"),
+        (
+            "[windows]\nlength = 10",
+            'windows.length: must be a number and a unit (ns, us, ms, s, m, h), such as "250ms", not a whole number',
+        ),
         ("[windows]\nlength = '0'", "windows.length: 0 is too short"),
         ("[windows]\nlength = '0.1ns'", "windows.length: 0.1ns is too short"),
         ("[limits]\nlaunch_age = '999999999h'", "limits.launch_age: 999999999h is too long"),
