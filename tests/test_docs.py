@@ -12,6 +12,7 @@ import pytest
 
 from stream.cli.arguments import COMMANDS
 from stream.cli.words import Parser
+from stream.config_file import load_config
 
 LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
 
@@ -49,6 +50,17 @@ def test_every_command_is_in_the_readme(root: Path) -> None:
     """A person who reads only the README has heard of every command."""
     text = (root / "README.md").read_text(encoding="utf-8")
     assert [name for name in COMMANDS if f"gpu-ledger {name}" not in text] == []
+
+
+def test_the_configuration_in_the_readme_is_one(root: Path, tmp_path: Path) -> None:
+    """What a person copies from the README is taken."""
+    examples = re.findall(
+        r"^```toml\n(.*?)^```", (root / "README.md").read_text("utf-8"), re.MULTILINE | re.DOTALL
+    )
+    assert examples
+    for text in examples:
+        (tmp_path / "model.toml").write_text(text, encoding="utf-8")
+        load_config(tmp_path / "model.toml")
 
 
 def options_of(parser: argparse.ArgumentParser) -> set[str]:
