@@ -342,7 +342,9 @@ def test_records_of_foreign_programs_are_put_aside(made: Deployment, root: Path)
     made.create(1)
     capture = write_export(made.folder / "tiny.sqlite")
     codecs = ["none", "gzip", "snappy", "lz4", "zstd"]
-    command = java(str(root / "tests" / "ForeignProducer.java"), made.servers, f"{made.prefix}events", *codecs)
+    command = java(
+        str(root / "tests" / "ForeignProducer.java"), made.servers, f"{made.prefix}events", *codecs
+    )
     made.run("publish", capture, "--keep-open")
     subprocess.run(command, check=True, capture_output=True, timeout=60)
     made.run("publish", capture)
