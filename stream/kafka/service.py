@@ -40,6 +40,9 @@ from stream.kafka.transport import KafkaTransport
 from stream.runner import IDLE_SECONDS, Runner, Task
 from stream.transport import Failpoint, pass_point
 
+LAST_IDLE_SECONDS: Final = 0.05
+"""A service with nothing to do asks less and less often: every poll of every task costs some 0.3 ms."""
+
 FIRST_WAIT_SECONDS: Final = 0.5
 LAST_WAIT_SECONDS: Final = 10.0
 
@@ -82,13 +85,15 @@ class Service:
             GpuLedgerError: a state cannot be read, or belongs to another configuration.
 
         """
+        idle = IDLE_SECONDS
         try:
             while not stopped():
                 moved = self.round()
                 if progress is not None:
                     progress()
+                idle = IDLE_SECONDS if moved else min(idle * 1.5, LAST_IDLE_SECONDS)
                 if not moved:
-                    time.sleep(IDLE_SECONDS)
+                    time.sleep(idle)
             for partition, runner in list(self.runners.items()):
                 try:
                     runner.commit()
