@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
@@ -49,38 +50,46 @@ def _bulk(bench: Bench, servers: str) -> None:
     """Measure (a) and (b): as fast as it goes."""
     capture = bench.capture(bench.options.kernels)
     kernels = bench.options.kernels
-    published, published_cpu, linked, walls = [], [], [], []
+    published, published_cpu, linked, walls, busy = [], [], [], [], []
     for number in bench.each():
         where = ("--bootstrap-server", servers, "--topic-prefix", f"bulk{number}.")
         gpu_ledger("topics", "create", "--partitions", PARTITIONS, *where)
         outcome = gpu_ledger("publish", capture, "--label", "bulk", *where)
         published.append(kernels / outcome.wall_s)
         published_cpu.append(kernels / outcome.cpu_s)
-        seconds, wall = _link_and_fold(bench, where)
+        seconds, wall, cpu = _link_and_fold(bench, where)
         linked.append(kernels / seconds)
         walls.append(wall)
+        busy.append(kernels / cpu)
         gpu_ledger("topics", "delete", "--yes", *where)
     note = bench.figure
     note("a", "Kafka: publish, the whole command", "kernels/s", published, 300_000, at_least=True)
     note("a", "Kafka: publish, by processor time", "kernels/s", published_cpu)
     note("b", "Kafka: link + sink", "kernels/s", linked, 300_000, at_least=True)
+    note("b", "Kafka: link + sink, by processor time of both", "kernels/s", busy)
     note("b", "Kafka: link + sink, starting both included", "s", walls)
 
 
-def _link_and_fold(bench: Bench, where: tuple[str, ...]) -> tuple[float, float]:
-    """Return seconds from when all is restored to the final ledger, and those of all."""
+def _link_and_fold(bench: Bench, where: tuple[str, ...]) -> tuple[float, float, float]:
+    """Return seconds from when all is restored to the final ledger, those of all, and of processors."""
     config = ("--config", str(bench.config))
     began = time.time()
     with tempfile.TemporaryDirectory(dir=bench.folder) as out:
         log = Path(out) / "link.log"
-        with log.open("w") as file, _running(["link", *config, *where, "--log-format", "json"], file):
+        words = ["link", *config, *where, "--log-format", "json"]
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        with log.open("w") as file, _running(words, file) as linker:
             words = ["sink", *config, *where, "--until-final", "--out", out, "--log-format", "json"]
             done = subprocess.run([_PROGRAM, *words], capture_output=True, text=True, check=False)
             if done.returncode:
                 raise CommandError(done.stderr[-1000:])
+            cpu = _cpu(linker.pid)
             restored = min(_told(log.read_text(), ": restored"))
             final = max(_told(done.stderr, ": final, "))
-    return final - restored, final - began
+            # Of the children only the sink has been waited for by now.
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu += after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return final - restored, final - began, cpu
 
 
 def _told(log: str, text: str) -> list[float]:
@@ -146,6 +155,12 @@ def _quantile(values: list[float], part: float) -> float:
 def _resident(pid: int) -> int:
     pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def _cpu(pid: int) -> float:
+    """Return the processor time of a process so far."""
+    words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def _step(name: str, *arguments: object) -> subprocess.Popen[str]:
