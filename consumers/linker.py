@@ -271,7 +271,8 @@ class Linker:
         rows = concat([t for lane in lanes for t in lane.rows] or [empty(ROWS)])
         ready = (rows["kind"] != Kind.KERNELS) | (rows["start"] < timeline.watermark)
         counted = self._counted(lanes, rows, timeline)
-        if not (rows_of(rows) or rows_of(counted) or any(lane.touched for lane in lanes)):
+        news = ready.any() or rows["new"].any() or rows_of(counted) or any(lane.touched for lane in lanes)
+        if not news:
             return
         sums = sum_rows(
             rows | {"window": timeline.windows(rows["start"])}, ready, self._contexts, self._names

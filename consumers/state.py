@@ -239,8 +239,12 @@ def _read_rows(name: str, data: bytes, names: Names, contexts: Contexts) -> Tabl
 
 
 def _map(values: Int64s, number: Callable[[int], int]) -> Int64s:
-    uniques, inverse = np.unique(values, return_inverse=True)
-    return np.array([number(v) for v in uniques.tolist()], np.int64)[inverse]
+    """Give values new numbers in order of appearance: the old ones differ after a restart."""
+    uniques, firsts, inverse = np.unique(values, return_index=True, return_inverse=True)
+    numbers = np.zeros(len(uniques), np.int64)
+    for i in np.argsort(firsts).tolist():
+        numbers[i] = number(int(uniques[i]))
+    return numbers[inverse]
 
 
 def _element(element: Element) -> Element:
