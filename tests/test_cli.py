@@ -438,6 +438,8 @@ def test_a_signal_ends_a_run_cleanly(tmp_path: Path, number: signal.Signals) -> 
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     out = tmp_path / "out"
+    # A shell lets what it starts in the background ignore Ctrl-C, and so would all that this starts.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     with subprocess.Popen(
         [COMMAND, "run", capture, "--out", out],
         stdout=subprocess.PIPE,
