@@ -9,7 +9,7 @@ hundred ns, so that ranges cross, instants coincide and launches lie on the edge
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -439,7 +439,7 @@ def told(
         if random and repeats:
             batches = _with_repeats(batches, random)  # noqa: PLW2901
         into = random.randrange(partitions) if random else number % partitions
-        log[into] = _interleaved(log[into], batches, random)
+        log[into] = interleaved(log[into], batches, random)
     for partition in log:
         header = Header(SESSION, Process("", 0), Kind.SESSION_END, "", partitions=partitions)
         partition.append(Batch(header, {}, []))
@@ -457,6 +457,19 @@ def _with_repeats(batches: list[Batch], random: Random) -> list[Batch]:
     return [*again, *batches] if random.random() < 0.3 else again
 
 
+def of_session(session: str, log: Sequence[Sequence[Batch]]) -> list[list[Batch]]:
+    """Return a log as that of another session."""
+    return [
+        [structs.replace(batch, header=structs.replace(batch.header, session=session)) for batch in batches]
+        for batches in log
+    ]
+
+
+def of_kind(kind: int, batch: Batch) -> Batch:
+    """Return the batch as one of a kind that nobody knows, without what it says of time."""
+    return structs.replace(batch, header=structs.replace(batch.header, kind=kind, watermark=None))
+
+
 def replaced(batch: Batch, random: Random) -> Batch:
     """Return the batch as it might be told again: the same rows, perhaps fewer of them."""
     rows = batch.header.rows
@@ -468,7 +481,8 @@ def replaced(batch: Batch, random: Random) -> Batch:
     return Batch(Header(**fields), {n: v[low:] for n, v in batch.columns.items()}, batch.strings)
 
 
-def _interleaved(left: list[Batch], right: list[Batch], random: Random | None) -> list[Batch]:
+def interleaved(left: list[Batch], right: list[Batch], random: Random | None) -> list[Batch]:
+    """Return two logs as one, each in its own order."""
     if not random:
         return left + right
     places = sorted(random.randint(0, len(left)) for _ in right)
@@ -476,18 +490,3 @@ def _interleaved(left: list[Batch], right: list[Batch], random: Random | None) -
     for added, (place, batch) in enumerate(zip(places, right, strict=True)):
         merged.insert(place + added, batch)
     return merged
-
-
-__all__ = [
-    "AGE",
-    "LAST",
-    "SESSION",
-    "WAIT",
-    "Lane",
-    "Slice",
-    "Story",
-    "configs",
-    "replace",
-    "stories",
-    "told",
-]

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from random import Random
 from typing import Any
+from unittest import mock
 
 import folded
 import msgspec
@@ -20,6 +21,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from strategies import SESSION, Story
 
+from consumers import linker, timeline
 from consumers.files import csv_text
 from consumers.sink import Sink
 from schemas.config import Config
@@ -27,8 +29,8 @@ from schemas.deltas import decode_delta
 from schemas.events import Batch
 from schemas.ledger import Delivery, GroupRow, encode_ledger
 from schemas.quantiles import bucket_of
-from schemas.records import Topic
-from schemas.types import NONE, Kind, Process
+from schemas.records import Record, Topic, decode_dead_letter
+from schemas.types import NONE, Kind, Offset, Partition, Process
 
 profiles.load()
 
@@ -171,15 +173,14 @@ def agrees(row: GroupRow, durations: Sequence[int]) -> bool:
     return near and exact == (row.count, row.total_ns, row.min_ns, row.max_ns)
 
 
-def said(sink: Sink) -> tuple[bytes, str]:
-    """Return the bytes of the ledger and of the groups, but for what happened on the way."""
-    return without_delivery(sink), csv_text(sink.groups(SESSION))
+def said(sink: Sink, session: str = SESSION, **parts: Any) -> tuple[bytes, str]:
+    """Return the bytes of the ledger and of the groups.
 
-
-def without_delivery(sink: Sink, **parts: Any) -> bytes:
-    """Return the bytes of the ledger, but for what happened on the way and other parts given anew."""
+    But for what happened on the way, and for parts of the ledger that are given anew.
+    """
     parts["delivery"] = Delivery(repeated_rows=0, dead_letters=0)
-    return encode_ledger(msgspec.structs.replace(sink.ledger(SESSION), **parts))
+    ledger = msgspec.structs.replace(sink.ledger(session), **parts)
+    return encode_ledger(ledger), csv_text(sink.groups(session))
 
 
 def check_conserved(sink: Sink, told: Sequence[Sequence[Batch]]) -> None:
@@ -311,5 +312,97 @@ def test_what_comes_after_the_end_of_a_session_is_not_taken_in(
     check_ledger(after, told, config)
     silent = msgspec.structs.replace(after.ledger(SESSION).quality, after_end=0)
     assert silent == before.ledger(SESSION).quality
-    assert without_delivery(after, quality=silent) == without_delivery(before)
-    assert csv_text(after.groups(SESSION)) == csv_text(before.groups(SESSION))
+    assert said(after, quality=silent) == said(before)
+
+
+@given(strategies.stories(2), strategies.stories(2), strategies.configs(), st.integers(1, 3), randoms)
+def test_sessions_in_one_topic_keep_apart(
+    story: Story, other: Story, config: Config, partitions: int, random: Random
+) -> None:
+    """Two sessions of the same processes, interleaved, have the ledgers each has alone."""
+    suppose(story, config)
+    suppose(other, config)
+    logs = {
+        SESSION: strategies.told(story, partitions, random),
+        "other": strategies.of_session("other", strategies.told(other, partitions, random)),
+    }
+    both = [
+        strategies.interleaved(one, another, random)
+        for one, another in zip(logs[SESSION], logs["other"], strict=True)
+    ]
+    log = run_linkers(
+        events(both), config, partitions=partitions, random=random, commit_every=random.randint(1, 9)
+    )
+    sink = run_sink(log, config, random=random, commit_every=random.randint(1, 9), restarts=Often(random))
+    for session, told in logs.items():
+        alone = run_sink(run_linkers(events(told), config, partitions=partitions), config)
+        assert said(sink, session) == said(alone, session)
+
+
+@given(strategies.stories(), strategies.configs(), st.integers(1, 3), randoms)
+def test_what_cannot_be_read_leaves_the_rest_as_it_is(
+    story: Story, config: Config, partitions: int, random: Random
+) -> None:
+    """Anything at all between good records goes to the dead letters, and a kind not known is counted."""
+    suppose(story, config)
+    told = strategies.told(story, partitions)
+    plain = run_sink(run_linkers(events(told), config, partitions=partitions), config)
+    unknown = 0
+    for partition in told:
+        known = [batch for batch in partition if batch.kind != Kind.SESSION_END]
+        for batch in random.sample(known, min(len(known), 2)):
+            at = random.randint(partition.index(batch), len(partition) - 1)
+            partition.insert(at, strategies.of_kind(random.randint(12, 99), batch))
+            unknown += 1
+    topic = events(told)
+    letters = []
+    for number in range(partitions):
+        records = topic[Topic.EVENTS, number]
+        for _ in range(random.randint(0, 4)):
+            letters.append(value := damaged(random, [r.value for r in records if r.value]))
+            key = random.choice([*(r.key for r in records), b"", b"\xff", b"no one\0x\0y", None])
+            at = random.randint(0, len(records))
+            records.insert(at, Record(Topic.EVENTS, Partition(number), Offset(0), key, value))
+    log = run_linkers(
+        topic, config, partitions=partitions, commit_every=random.randint(1, 9), restarts=Often(random)
+    )
+    sink = run_sink(log, config)
+    quality = sink.ledger(SESSION).quality
+    assert quality.odd.unknown_kinds == unknown
+    odd = msgspec.structs.replace(quality.odd, unknown_kinds=0)
+    assert said(sink, quality=msgspec.structs.replace(quality, odd=odd)) == said(plain)
+    assert sink.ledger(SESSION).delivery.dead_letters == len(letters)
+    buried = [
+        decode_dead_letter(r.value or b"") for p in range(partitions) for r in log[Topic.DEAD_LETTER, p]
+    ]
+    assert Counter(letter.value for letter in buried) == Counter(letters)
+
+
+def damaged(random: Random, good: Sequence[bytes | memoryview]) -> bytes | None:
+    """Return a value that is no record: nothing, noise, or a good one cut short or with a bit turned."""
+    value = bytearray(random.choice(good))
+    match random.randrange(4):
+        case 0:
+            return random.choice([None, b""])
+        case 1:
+            return random.randbytes(random.randint(1, 99))
+        case 2:
+            return bytes(value[: random.randrange(len(value))])
+        case _:
+            value[random.randrange(len(value))] ^= 1 << random.randrange(8)
+            return bytes(value)
+
+
+@given(strategies.stories(), strategies.configs(), st.integers(1, 3), randoms)
+def test_what_is_forgotten_is_not_missed(
+    story: Story, config: Config, partitions: int, random: Random
+) -> None:
+    """Boundaries of a time that is over and names that nothing refers to change no byte by leaving."""
+    suppose(story, config)
+    told = strategies.told(story, partitions)
+    plain = run_sink(run_linkers(events(told), config, partitions=partitions), config)
+    with mock.patch.object(timeline, "KEPT_EDGES", 0), mock.patch.object(linker, "_COMPACT_ABOVE", 0):
+        log = run_linkers(
+            events(told), config, partitions=partitions, random=random, commit_every=random.randint(1, 4)
+        )
+    assert said(run_sink(log, config, random=random, commit_every=random.randint(1, 9))) == said(plain)
