@@ -10,12 +10,23 @@ from random import Random
 from typing import Any
 
 import reference
-from driver import Often, events, run_linkers
+from driver import Often, events, run_linkers, run_sink
 from reference import CONTEXT, NO_RANGES, NONE, NOT_CAPTURED, OUTSIDE, Linked, Work
 from strategies import AGE, SESSION, WAIT, Lane, Row, batch_of
-from test_properties import check_against_reference
+from test_properties import check_against_reference, check_ledger
 
-from schemas.config import Config, Context, Limits, Rewrite, Rows, Spans, Windows
+from schemas.config import (
+    ClockConfig,
+    Config,
+    Context,
+    Limits,
+    Rewrite,
+    RoleRule,
+    Roles,
+    Rows,
+    Spans,
+    Windows,
+)
 from schemas.events import Batch, Header
 from schemas.types import Kind, Process
 
@@ -58,6 +69,16 @@ def copy(time: int, correlation: int = 1) -> Event:
     return Kind.MEMORY, row | {"operation": "HtoD", "bytes": 8}
 
 
+def mark(time: int, name: str) -> Event:
+    """Return a mark."""
+    return Kind.MARKS, {"time": time, "thread": 1, "domain": "", "name": name}
+
+
+def announced(time: int, duration: int, name: str) -> Event:
+    """Return a window that the application announced."""
+    return Kind.WINDOWS, {"time": time, "duration": duration, "name": name}
+
+
 def told(*said: Event | int, end: bool = True, process: Process = PROCESS) -> list[Batch]:
     """Return events as batches of one row each; a number is an advance of the watermark to it."""
     lane = Lane(process, "capture", [], end, {})
@@ -85,7 +106,9 @@ def linked_batches(batches: list[Batch], config: Config) -> Linked:
     """Return what the reference makes of batches, having held the linker to it."""
     header = Header(SESSION, Process("", 0), Kind.SESSION_END, "", partitions=1)
     log = [[*batches, Batch(header, {}, [])]]
-    check_against_reference(run_linkers(events(log), config, partitions=1), log, config)
+    deltas = run_linkers(events(log), config, partitions=1)
+    check_against_reference(deltas, log, config)
+    check_ledger(run_sink(deltas, config), log, config)
     restarts = Often(Random(0))
     stopped = run_linkers(events(log), config, partitions=1, commit_every=1, restarts=restarts)
     check_against_reference(stopped, log, config)
@@ -380,6 +403,58 @@ def test_rows_that_come_again_are_skipped_and_gaps_are_shown() -> None:
     assert len(back.kernels) == 3
 
 
+def lost(batches: list[Batch], kind: Kind, number: int) -> tuple[list[Batch], Batch]:
+    """Return batches without one of a kind, and that one."""
+    gone = [b for b in batches if b.kind == kind][number]
+    return [b for b in batches if b is not gone], gone
+
+
+def test_a_lost_launch_that_comes_in_time_serves_the_kernels_that_wait() -> None:
+    """As long as its kernel is not decided, a launch that was lost and comes again is as good as any."""
+    said = opening(0, "a"), launch(10), launch(20, 2), kernel(15), 18, kernel(25, 2), 40
+    batches, gone = lost(told(*said), Kind.LAUNCHES, 0)
+    at = next(i for i, b in enumerate(batches) if b.header.watermark == 18)
+    back = linked_batches([*batches[: at + 1], gone, *batches[at + 1 :]], config())
+    assert [k.reason for k in back.kernels] == [CONTEXT, CONTEXT]
+    assert back.lanes["capture", PROCESS].missing() == {}
+    never = linked_batches(batches, config())
+    assert {k.time: k.reason for k in never.kernels} == {15: NOT_CAPTURED, 25: CONTEXT}
+    assert never.lanes["capture", PROCESS].missing() == {Kind.LAUNCHES: [(0, 1)]}
+
+
+def test_a_lost_launch_that_comes_too_late_closes_the_gap_and_changes_nothing() -> None:
+    """Its kernel is decided and final, before the capture's end and after it."""
+    said = launch(10), launch(20, 2), kernel(15), kernel(25, 2), 40
+    batches, gone = lost(told(*said), Kind.LAUNCHES, 0)
+    for back in ([*batches[:-1], gone, batches[-1]], [*batches, gone]):
+        result = linked_batches(back, config())
+        assert {k.time: k.reason for k in result.kernels} == {15: NOT_CAPTURED, 25: NO_RANGES}
+        assert result.lanes["capture", PROCESS].missing() == {}
+        assert count(result, "late_launches") == 1
+
+
+def test_lost_kernels_that_come_between_the_ends_are_counted() -> None:
+    """What comes after its capture has ended, and before its session has, is late and no more lost."""
+    batches, gone = lost(told(launch(0), launch(10, 2), kernel(5), kernel(15, 2)), Kind.KERNELS, 0)
+    result = linked_batches([*batches, gone], config())
+    assert [(k.time, k.reason) for k in result.kernels] == [(15, NO_RANGES), (5, NOT_CAPTURED)]
+    assert result.lanes["capture", PROCESS].missing() == {}
+    assert count(result, "late_kernels") == 1
+
+
+def test_a_lost_opening_leaves_its_closing_without_one() -> None:
+    """A range whose opening comes after its closing was given up on is open from then on."""
+    said = opening(0, "a"), opening(5, "b"), closing(20, 0), 30, launch(40), kernel(50), 60
+    batches, gone = lost(told(*said), Kind.RANGE_OPENINGS, 0)
+    never = linked_batches(batches, config())
+    assert count(never, "unmatched_closings") == 1
+    assert only(never).context == ("b",)
+    at = next(i for i, b in enumerate(batches) if b.header.watermark == 30)
+    back = linked_batches([*batches[: at + 1], gone, *batches[at + 1 :]], config())
+    assert only(back).context == ("a", "b")
+    assert count(back, "late_ranges") == 1
+
+
 def test_odd_durations_are_kept_and_counted() -> None:
     """A kernel that ends before it starts counts 0 ns; one that ends as it starts is shown too."""
     result = linked(kernel(5, 1, -3), kernel(6, 2, 0), kernel(7, 3, 4))
@@ -471,6 +546,106 @@ def test_spans_are_steady_if_about_as_long_as_those_before() -> None:
         False,
         False,
     ]
+
+
+def steady(**spans: Any) -> Config:
+    """Return a configuration whose steady spans come from marks of rank 0, in its clock or in UTC."""
+    source = Spans(**({"by": "marks", "role": "rank0"} | spans))
+    return config(windows={"steady": source}, clock=ClockConfig(role="rank0"))
+
+
+def spans_of(result: Linked, rules: Config) -> list[tuple[int, int]]:
+    """Return the spans that may be steady, whether they are or not."""
+    return [(start, end) for start, end, _ in reference.spans("steady", result, rules)]
+
+
+def test_marks_last_to_the_next_one() -> None:
+    """Without a pattern for ends a mark opens a span and closes the one before."""
+    rules = steady(name="^step")
+    result = linked(mark(10, "step"), mark(20, "other"), mark(30, "step"), kernel(35), config=rules)
+    assert spans_of(result, rules) == [(10, 30), (30, reference.FOREVER)]
+    assert only(result).window == 30
+
+
+def test_marks_that_end_a_span_end_the_one_opened_last() -> None:
+    """An end without an opening is none; an opening without an end is open."""
+    rules = steady(name="begin", end="end")
+    said = mark(5, "end"), mark(10, "begin"), mark(20, "begin"), mark(30, "end"), mark(40, "end")
+    result = linked(*said, config=rules)
+    assert spans_of(result, rules) == [(10, reference.FOREVER), (20, 30)]
+    assert reference.cuts(result, rules) == [10, 20, 30]
+
+
+def test_announced_windows_end_by_themselves() -> None:
+    """A window announced with its length needs no mark to end it, and takes no end from another."""
+    rules = steady(name="step", end="end")
+    result = linked(mark(5, "step"), announced(10, 15, "step"), mark(30, "end"), 20, kernel(26), config=rules)
+    assert spans_of(result, rules) == [(5, 30), (10, 25)]
+    assert only(result).window == 25
+    until_next = steady(name="step")
+    result = linked(announced(10, 15, "step"), mark(40, "step"), config=until_next)
+    assert spans_of(result, until_next) == [(10, 25), (40, reference.FOREVER)]
+
+
+def test_a_mark_and_an_announced_window_are_never_taken_for_one_another() -> None:
+    """Both are the first row of their kind, and both open a span."""
+    rules = steady(name="step", end="end")
+    result = linked(mark(10, "step"), announced(20, 5, "step"), mark(50, "end"), config=rules)
+    assert spans_of(result, rules) == [(10, 50), (20, 25)]
+
+
+def test_late_marks_open_nothing_and_close_where_time_had_got_to() -> None:
+    """Both are counted; after the end of the capture neither does anything."""
+    rules = steady(name="begin", end="end")
+    result = linked(mark(10, "begin"), 60, mark(20, "begin"), mark(30, "end"), config=rules)
+    assert spans_of(result, rules) == [(10, 60)]
+    assert count(result, "late_boundaries") == 2
+    ended = told(mark(10, "begin"))
+    result = linked_batches([*ended, told(mark(0, "x"), mark(90, "end"))[2]], rules)
+    assert spans_of(result, rules) == [(10, reference.FOREVER)]
+    assert count(result, "late_boundaries") == 1
+
+
+def test_marks_may_carry_times_of_the_applications_clock() -> None:
+    """They are brought over by the first anchor of the role, however late in the log that is."""
+    rules = steady(name=r"begin (?P<ns>\d+)", end=r"end (?P<ns>\d+)", slack="20ns")
+    said = mark(10, "begin 1005"), mark(40, "end 1030"), kernel(20), kernel(31), 60
+    assert spans_of(linked(*said, config=rules), rules) == []
+    result = linked(*said, mark(70, "clock_anchor:1070"), mark(71, "clock_anchor:1072"), config=rules)
+    assert spans_of(result, rules) == [(5, 30)]
+    assert [k.window for k in result.kernels] == [5, 30]
+
+
+def test_a_mark_may_point_back_by_the_slack_and_no_further() -> None:
+    """An opening that does is none, and counted; an end that does ends as early as it may."""
+    rules = steady(name=r"begin (?P<ns>\d+)", end=r"end (?P<ns>\d+)", slack="20ns")
+    anchor = mark(0, "clock_anchor:1000")
+    assert spans_of(linked(anchor, mark(50, "begin 1030"), config=rules), rules) == [(30, reference.FOREVER)]
+    assert spans_of(linked(anchor, mark(50, "begin 1029"), config=rules), rules) == []
+    result = linked(anchor, mark(10, "begin 1005"), mark(70, "end 1040"), config=rules)
+    assert spans_of(result, rules) == [(5, 50)]
+
+
+def test_spans_from_a_file_are_in_the_applications_clock() -> None:
+    """They cut time where the anchor of the role puts them; without one they do not."""
+    rules = steady(by="file", role="", file="x.json", times=((1010, 1020),))
+    said = kernel(5, 1), kernel(10, 2), kernel(20, 3), 40
+    result = linked(*said, mark(50, "clock_anchor:1050"), config=rules)
+    assert [k.window for k in result.kernels] == [NONE, 10, 20]
+    assert [k.window for k in linked(*said, config=rules).kernels] == [NONE, NONE, NONE]
+
+
+def test_two_processes_of_one_role_at_once_make_no_windows() -> None:
+    """Which of them a kernel met first would decide: spans, and figures over them, are withheld."""
+    rules = config(
+        windows={"steady": Spans(by="ranges", name="step", role="both")},
+        roles=Roles(rules=(RoleRule(role="both"),)),
+    )
+    said = opening(10, "step"), closing(30, 0), opening(40, "step"), closing(60, 1), kernel(45)
+    other = Process("node", 8 << 24)
+    result = linked_batches([*told(*said), *told(kernel(50), process=other)], rules)
+    assert reference.clash("steady", result, rules)
+    assert [k.window for k in result.kernels] == [NONE, NONE]
 
 
 def test_row_counters_see_the_ranges_open_when_what_they_count_starts() -> None:
