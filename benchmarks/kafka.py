@@ -15,7 +15,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -39,15 +38,19 @@ _START_SECONDS: Final = 120.0
 _PROGRAM: Final = Path(sys.executable).with_name("gpu-ledger")
 
 
-def through_kafka(bench: Bench) -> None:
-    """Measure all of it on one broker, made for this and ended afterwards."""
+def bulk(bench: Bench) -> None:
+    """Measure (a) and (b), as fast as it goes, on a broker made for this and ended afterwards."""
     with _broker() as servers:
         _bulk(bench, servers)
+
+
+def load(bench: Bench) -> None:
+    """Measure (c), (d) and (e) under a steady load, on a broker made for this and ended afterwards."""
+    with _broker() as servers:
         _load(bench, servers)
 
 
 def _bulk(bench: Bench, servers: str) -> None:
-    """Measure (a) and (b): as fast as it goes."""
     capture = bench.capture(bench.options.kernels)
     kernels = bench.options.kernels
     published, published_cpu, linked, walls, busy = [], [], [], [], []
@@ -71,24 +74,28 @@ def _bulk(bench: Bench, servers: str) -> None:
 
 
 def _link_and_fold(bench: Bench, where: tuple[str, ...]) -> tuple[float, float, float]:
-    """Return seconds from when all is restored to the final ledger, those of all, and of processors."""
-    config = ("--config", str(bench.config))
+    """Return seconds from when a linker is restored to the final ledger, those of all, and of processors.
+
+    The sink is there before the linkers, so that none of it waits for it to start.
+    """
+    common = ("--config", str(bench.config), *where, "--commit-interval", COMMIT, "--log-format", "json")
     began = time.time()
     with tempfile.TemporaryDirectory(dir=bench.folder) as out:
-        log = Path(out) / "link.log"
-        words = ["link", *config, *where, "--log-format", "json"]
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        with log.open("w") as file, _running(words, file) as linker:
-            words = ["sink", *config, *where, "--until-final", "--out", out, "--log-format", "json"]
-            done = subprocess.run([_PROGRAM, *words], capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise CommandError(done.stderr[-1000:])
-            cpu = _cpu(linker.pid)
-            restored = min(_told(log.read_text(), ": restored"))
-            final = max(_told(done.stderr, ": final, "))
-            # Of the children only the sink has been waited for by now.
-            after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    cpu += after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        logs = [Path(out) / name for name in ("sink.log", "link.log")]
+        with contextlib.ExitStack() as stack:
+            files = [stack.enter_context(log.open("w")) for log in logs]
+            words = ["sink", *common, "--until-final", "--out", out]
+            sink = stack.enter_context(_running(words, files[0], 1))
+            linker = stack.enter_context(_running(["link", *common], files[1], PARTITIONS))
+            cpu = 0.0
+            while sink.poll() is None:
+                cpu = _cpu(sink.pid) or cpu
+                time.sleep(0.02)
+            if sink.returncode:
+                raise CommandError(logs[0].read_text()[-1000:])
+            cpu += _cpu(linker.pid)
+        restored = min(_told(logs[1].read_text(), ": restored"))
+        final = max(_told(logs[0].read_text(), ": final, "))
     return final - restored, final - began, cpu
 
 
@@ -99,13 +106,13 @@ def _told(log: str, text: str) -> list[float]:
 
 
 def _load(bench: Bench, servers: str) -> None:
-    """Measure (c), (d) and (e) under a steady load."""
     seconds = bench.options.load_seconds
     where = ("--bootstrap-server", servers, "--topic-prefix", "load.")
     gpu_ledger("topics", "create", "--partitions", PARTITIONS, *where)
     with tempfile.TemporaryDirectory(dir=bench.folder) as folder:
         log = Path(folder) / "log"
-        with log.open("w") as file, _running(["link", *where, "--commit-interval", COMMIT], file) as linker:
+        words = ["link", *where, "--commit-interval", COMMIT]
+        with log.open("w") as file, _running(words, file, PARTITIONS) as linker:
             sink = _step("sink", servers, seconds + 10)
             publisher = _step("publish", servers, seconds, RATE)
             memory = []
@@ -158,7 +165,7 @@ def _resident(pid: int) -> int:
 
 
 def _cpu(pid: int) -> float:
-    """Return the processor time of a process so far."""
+    """Return the processor time of a process so far; 0 if it has ended."""
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
@@ -177,12 +184,12 @@ def _found(step: subprocess.Popen[str]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _running(words: list[str], log: Any) -> Iterator[subprocess.Popen[bytes]]:  # noqa: ANN401
-    """Run a command until the block is left, once it is restored."""
+def _running(words: list[str], log: Any, tasks: int) -> Iterator[subprocess.Popen[bytes]]:  # noqa: ANN401
+    """Run a command until the block is left, once so many tasks of it are restored."""
     process = subprocess.Popen([_PROGRAM, *words], stderr=log)
     try:
         deadline = time.monotonic() + _START_SECONDS
-        while Path(log.name).read_text().count(": restored") < PARTITIONS:
+        while Path(log.name).read_text().count(": restored") < tasks:
             if process.poll() is not None or time.monotonic() > deadline:
                 raise CommandError(f"{' '.join(words)}: {Path(log.name).read_text()[-1000:]}")
             time.sleep(0.02)

@@ -25,8 +25,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks import machine
-from benchmarks.kafka import through_kafka
+from benchmarks import kafka, machine
 from benchmarks.process import ROOT, CommandError, Outcome, gpu_ledger, step
 
 FULL = 1_092_185
@@ -219,7 +218,9 @@ PARTS: dict[str, tuple[Callable[[Bench], None], ...]] = {
     "e": (linearity, many_ranges),
     "linearity": (linearity,),
     "ranges": (many_ranges,),
-    "kafka": (through_kafka,),
+    "kafka": (kafka.bulk, kafka.load),
+    "kafka-bulk": (kafka.bulk,),
+    "kafka-load": (kafka.load,),
 }
 
 
