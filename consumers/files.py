@@ -67,7 +67,7 @@ def check_parquet() -> None:
         import pyarrow.parquet  # noqa: F401, PLC0415 - 40 MB that only --parquet needs
     except ImportError:
         raise UsageError(
-            "Parquet needs pyarrow, which is not installed", hint="pip install 'gpu-ledger[parquet]'"
+            "Parquet needs pyarrow, which is not installed", hint="pip install pyarrow"
         ) from None
 
 

@@ -187,17 +187,17 @@ class _Report:
         if self.steady_clash:
             return [self._clash(self.steady_clash, "steady")]
         if self.session.steady.by == "none":
-            return ['no steady window: windows.steady says there is none (by = "none")']
+            return ["steady windows are not configured (windows.steady)"]
         spans = self._absolute(self.session.steady)
         if not spans:
-            return ["no steady window"]
+            return [f"no steady window: {self.session.steady.nothing()}"]
         reasons = self._doubts(spans, steady, "has no kernels in steady windows")
         if not steady[..., 1].any():
             reasons.append("no GPU time in steady windows")
         return reasons
 
     def _clash(self, processes: tuple[Any, ...], purpose: str) -> str:
-        names = " and ".join(sorted(f"{p.host}:{p.pid}" for p in processes))
+        names = " and ".join(sorted(f"{p.host}:{p.pid}" if p.host else f"pid {p.pid}" for p in processes))
         return f"two processes give the boundaries of {purpose} windows at once: {names}"
 
     def _rows(self) -> dict[str, dict[str, int] | None]:

@@ -154,6 +154,25 @@ class PurposeSpans:
         """Return the spans that are of the purpose, in order of time; `all` and `none`: nothing."""
         return sorted(s for line in self._all_lines() for s in line.spans if s.counts)
 
+    def nothing(self) -> str:
+        """Say why no span is of the purpose."""
+        spans, key = self._spans, f"windows.{self._purpose}"
+        if self.by in ("times", "file"):
+            where = "" if self._anchor is not None or self.by == "times" else ": no anchor places them"
+            return f"{len(spans.times)} spans in {key}{where}"
+        if not self.state.sources:
+            return f"no process has the role {spans.role!r} of {key}"
+        found = sum(len(line.spans) for line in self._all_lines())
+        if not found:
+            return f"none of the {self.by} of {spans.role!r} matches {spans.name!r} of {key}"
+        never = max(1, spans.warmup)
+        if found <= never:
+            return f"{found} spans by {key}, of which the first {never} are never steady"
+        return (
+            f"none of {found} spans by {key} is steady: they differ by more than {spans.tolerance:g} of it "
+            f"from the median of the {spans.history} before"
+        )
+
     def cuts(self) -> Iterator[int]:
         """Yield the instants at which they cut the timeline, in UTC ns, in any order."""
         for line in self._all_lines():

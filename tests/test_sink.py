@@ -477,7 +477,9 @@ def test_spans_from_a_file_wait_for_the_clock() -> None:
     kernels = [Kernel(100, context=("a",)), Kernel(200)]
     body = delta(config, A, kernels, captures=(capture(),))
     without = fold(config, [body]).ledger(SESSION)
-    assert without.withheld["coverage.steady_gpu_ns_total"] == ["no steady window"]
+    assert without.withheld["coverage.steady_gpu_ns_total"] == [
+        "no steady window: 1 spans in windows.steady: no anchor places them"
+    ]
     found = ledger(config, [body, boundaries(config, A, anchor=1000)])
     assert found.windows_ns.steady == [(100, 200)]
     assert found.coverage.steady_gpu_ns_total == 10
@@ -852,3 +854,23 @@ def test_rows_of_groups_are_in_one_order() -> None:
     ]
     assert keys == sorted(keys)
     assert Counter(r.steady for r in rows) == {False: 10, True: 2}
+
+
+@pytest.mark.parametrize(
+    ("spans_of_it", "why"),
+    [
+        (None, "no process has the role 'pid_10' of windows.steady"),
+        ([], "none of the ranges of 'pid_10' matches 'step' of windows.steady"),
+        ([(0, 10)], "1 spans by windows.steady, of which the first 1 are never steady"),
+        ([(0, 10), (10, 90)], "none of 2 spans by windows.steady is steady: they differ by more than 0.1 of"),
+    ],
+)
+def test_why_no_window_is_steady_is_said(spans_of_it: list[tuple[int, int]] | None, why: str) -> None:
+    """A pattern that matches nothing reads otherwise than spans that are not alike."""
+    steady = Spans(by="ranges", name="step", role="pid_10")
+    config = msgspec.structs.replace(PLAIN, windows=Windows(steady=steady))
+    body = [delta(config, A, [Kernel(5, context=("a",))], captures=(capture(),))]
+    if spans_of_it is not None:
+        body.append(boundaries(config, A, spans("steady", *spans_of_it), purposes=("steady",)))
+    (reason,) = ledger(config, body).withheld["coverage.steady_gpu_ns_total"]
+    assert reason.startswith(f"no steady window: {why}")
