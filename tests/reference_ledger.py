@@ -233,7 +233,26 @@ def quality(result: Linked, config: Config) -> dict[str, Any]:
     for counters in result.counters.values():
         sums.update(counters)
     gaps = [lane.missing() for lane in result.lanes.values()]
+    dark = blind(result)
     return {
+        "missing": [
+            {
+                "capture": capture,
+                "host": process.host,
+                "pid": process.pid,
+                "kind": kind.name.lower(),
+                "intervals": [[*interval] for interval in lane.missing()[kind]],
+            }
+            for (capture, process), lane in sorted(result.lanes.items())
+            for kind in sorted(map(Kind, lane.missing()), key=lambda kind: kind.name)
+        ],
+        "clock_offsets": [
+            {"host": p.host, "pid": p.pid, "device": device, "offset_ns": offset}
+            for p in sorted(result.offsets, key=lambda p: (p.pid, p))
+            for device, offset in sorted(result.offsets[p].items())
+        ],
+        "blind": dark,
+        "blind_ns": sum(high - low for low, high in dark),
         "missing_rows": sum(high - low for g in gaps for i in g.values() for low, high in i),
         "late": {
             **{kind: sums[f"late_{kind}"] for kind in ("kernels", "launches", "ranges", "memory")},
@@ -262,6 +281,21 @@ def quality(result: Linked, config: Config) -> dict[str, Any]:
             }
         ),
     }
+
+
+def blind(result: Linked) -> list[list[int]]:
+    """Return the times between the first and the last event in which no capture has any."""
+    lives: dict[str, list[int]] = defaultdict(list)
+    for (capture, _), lane in result.lanes.items():
+        lives[capture] += [time for time in (lane.first, lane.last) if time is not None]
+    spans = [(min(times), max(times)) for times in lives.values() if times]
+    ends = sorted({high for _, high in spans})
+    found = []
+    for end in ends:
+        after = [low for low, _ in spans if low > end]
+        if after and not any(low <= end < high for low, high in spans):
+            found.append([end, min(after)])
+    return found
 
 
 def admitted_of(process: Process, result: Linked, config: Config) -> list[tuple[Any, ...]]:
