@@ -254,6 +254,7 @@ def test_a_wrong_configuration_is_one_line(export: Path, tmp_path: Path, text: s
         (["run", "x", "--log-format", "xml"], "invalid choice: 'xml'"),
         (["run", "x", "--parquet"], "--out"),
         (["run", "x", "--label", ""], "--label"),
+        (["run", "x", "--run", "a\nb"], "--run"),
         (["publish", "x"], "--to"),
         (["publish", "x", "--to", "y", "--bootstrap-server", "z:1"], "--to"),
         (["config", "chek", "x"], "did you mean 'check'?"),
@@ -431,9 +432,9 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_run_cleanly(tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C and SIGTERM end both processes; temporary and output folders are gone, one line is said."""
+    """Ctrl-C, SIGTERM and a closed terminal end both processes; temporary and output folders are gone, one line is said."""
     capture = write_export(tmp_path / "big.sqlite", kernels=["gemm"] * 100_000)
     temporary = tmp_path / "tmp"
     temporary.mkdir()
@@ -506,6 +507,132 @@ def _children(pid: int, word: str) -> list[int]:
         except (OSError, ValueError, IndexError):
             continue
     return found
+
+
+def test_a_run_whose_parent_was_killed_leaves_nothing_temporary(tmp_path: Path) -> None:
+    """The process that reads takes the temporary folders away if the other one no longer can."""
+    capture = write_export(tmp_path / "big.sqlite", kernels=["gemm"] * 100_000)
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    with subprocess.Popen(
+        [COMMAND, "run", capture], stdout=subprocess.PIPE, env={**os.environ, "TMPDIR": str(temporary)}
+    ) as process:
+        deadline = time.monotonic() + 30
+        while not list(temporary.glob("gpu-ledger-*/segments/commits/publish.lock")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.kill()
+    while list(temporary.iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_copy_made_of_a_capture_with_a_log_goes_with_the_run(tmp_path: Path) -> None:
+    """What the process that reads put into the temporary folder is gone after a signal, too."""
+    capture = write_export(tmp_path / "big.sqlite", kernels=["gemm"] * 100_000)
+    capture.with_name("big.sqlite-journal").write_bytes(b"not a journal, yet SQLite must judge that")
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    with subprocess.Popen(
+        [COMMAND, "run", capture], stderr=subprocess.PIPE, env={**os.environ, "TMPDIR": str(temporary)}
+    ) as process:
+        deadline = time.monotonic() + 30
+        while not list(temporary.rglob("big.sqlite")):
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.005)
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert list(temporary.iterdir()) == []
+
+
+def test_ctrl_c_at_any_moment_shows_no_traceback(export: Path) -> None:
+    """Also while the second process starts, which gets the terminal's Ctrl-C as well."""
+    for delay in (0.4, 0.55, 0.7):
+        with subprocess.Popen(
+            [COMMAND, "run", export],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            time.sleep(delay)
+            os.killpg(process.pid, signal.SIGINT)
+            said = process.communicate(timeout=30)[1]
+        assert said in ("", "gpu-ledger: stopped by SIGINT\n")
+
+
+@pytest.mark.parametrize("words", ["run {} --json", "run {}", "publish {} --to {}.events", "config show"])
+@pytest.mark.parametrize("to", [">/dev/full", ">&-"])
+def test_output_that_cannot_be_written_is_one_line(export: Path, words: str, to: str) -> None:
+    """A full disk behind stdout, or none at all: exit 1, not a fault of ours, and not silence."""
+    command = f"'{COMMAND}' {words.format(export, export)} {to}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("gpu-ledger: standard output: cannot be written to: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_closed_streams_change_nothing_in_the_files(export: Path, tmp_path: Path) -> None:
+    """With stdin and stderr closed by the shell, no file of ours takes their place."""
+    command = f"'{COMMAND}' run '{export}' --out '{tmp_path}/out' <&- 2>&-"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads((tmp_path / "out" / "ledger.json").read_text())["kernel_events"] == 3
+
+
+def test_a_terminal_without_unicode_gets_escapes(export: Path) -> None:
+    """Where the encoding lacks a character, the summary is still printed."""
+    done = run("run", export, env={**os.environ, "PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "3 kernels" in done.stdout
+
+
+def test_file_names_of_any_bytes_will_do(tmp_path: Path) -> None:
+    """A capture whose name is no UTF-8 is read like any other."""
+    path = write_export(tmp_path / "plain.sqlite").rename(tmp_path / os.fsdecode(b"\xff?#%41.sqlite"))
+    done = run("run", path, "--json", "--out", tmp_path / os.fsdecode(b"out\xff"))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert json.loads(done.stdout)["kernel_events"] == 1
+
+
+@pytest.mark.parametrize("option", ["--out", "--keep-events"])
+def test_a_folder_name_that_is_too_long_is_one_line(export: Path, tmp_path: Path, option: str) -> None:
+    """What the file system does not take is said before any work."""
+    assert "File name too long" in refusal(1, "run", export, option, tmp_path / ("x" * 300))
+
+
+def test_events_are_kept_in_a_new_folder_only(export: Path, tmp_path: Path) -> None:
+    """A link, a file or the folder of the report is refused before any work, and left as it is."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "file").write_text("mine", encoding="utf-8")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    for name in ("link", "file", "loop"):
+        assert name in refusal(1, "run", export, "--keep-events", tmp_path / name)
+    same = tmp_path / "same"
+    assert "the same folder" in refusal(2, "run", export, "--keep-events", same, "--out", same)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file", "link", "loop", "real", "tiny.sqlite"]
+
+
+def test_a_publication_that_fails_makes_no_folder(tmp_path: Path) -> None:
+    """Without a capture that can be read there is nothing to keep."""
+    (tmp_path / "a.json").write_text("[1, 2]", encoding="utf-8")
+    assert "no trace" in refusal(1, "publish", tmp_path / "a.json", "--to", tmp_path / "events")
+    assert not (tmp_path / "events").exists()
+
+
+def test_a_working_directory_that_is_gone_is_one_line(export: Path, tmp_path: Path) -> None:
+    """Where it was deleted meanwhile, that is what is said."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    command = f"cd '{gone}'; rmdir '{gone}'; '{COMMAND}' run '{export}'"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (
+        1,
+        "gpu-ledger: the working directory is gone; change to another one\n",
+    )
 
 
 def test_output_may_be_cut_off() -> None:

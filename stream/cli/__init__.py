@@ -20,6 +20,10 @@ TRACEBACK = "GPU_LEDGER_TRACEBACK"
 """Environment variable that makes faults of our own show their traceback."""
 
 
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""What asks the program to end: Ctrl-C, `kill`, and a terminal that is closed."""
+
+
 class Stopped(BaseException):
     """A signal asked the program to end; raised where it stands, so that everything is cleaned up."""
 
@@ -35,30 +39,34 @@ class ChildFaultError(RuntimeError):
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     json_errors = False
-    previous = signal.signal(signal.SIGTERM, _stop)
+    previous = {stop: signal.getsignal(stop) for stop in _STOPS}
+    for stop, handler in previous.items():
+        if handler is not signal.SIG_IGN:  # as `nohup` has it
+            signal.signal(stop, _stop)
     try:
         from stream.cli.arguments import parse
+        from stream.cli.streams import standard_streams
 
-        words = sys.argv[1:] if arguments is None else list(arguments)
-        json_errors = _asks_for_json(words)
-        options = parse(words)
-        code: int = options.command(options)
-        sys.stdout.flush()
+        with standard_streams():
+            words = sys.argv[1:] if arguments is None else list(arguments)
+            json_errors = _asks_for_json(words)
+            options = parse(words)
+            code: int = options.command(options)
     except GpuLedgerError as error:
         return _fail(error, as_json=json_errors)
-    except (KeyboardInterrupt, Stopped) as stop:
-        number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
+    except (KeyboardInterrupt, Stopped) as stopped:
+        number = stopped.number if isinstance(stopped, Stopped) else signal.SIGINT
         return _say(f"stopped by {signal.Signals(number).name}", 128 + number, as_json=json_errors)
     except BrokenPipeError:
         # Whoever read our output has gone (`| head`): nobody is left to tell, so leave quietly.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except MemoryError:
         return _say("out of memory", 1, as_json=json_errors)
     except Exception as fault:  # noqa: BLE001  (the last resort: a fault of our own is one line, too)
         return _fault(fault, as_json=json_errors)
     finally:
-        signal.signal(signal.SIGTERM, previous)
+        for stop, handler in previous.items():
+            signal.signal(stop, handler)
     return code
 
 
@@ -68,6 +76,9 @@ def _asks_for_json(words: Sequence[str]) -> bool:
 
 
 def _stop(number: int, _frame: FrameType | None) -> NoReturn:
+    # One is enough: a second one would only strike while everything is cleaned up.
+    for other in _STOPS:
+        signal.signal(other, signal.SIG_IGN)
     raise Stopped(number)
 
 

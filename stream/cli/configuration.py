@@ -6,7 +6,7 @@ import argparse
 import sys
 
 from schemas.config import Config
-from schemas.errors import OutputError
+from schemas.errors import OutputError, printable
 from stream.config_file import load_config
 from stream.describe import default_toml, toml_of
 
@@ -14,7 +14,7 @@ from stream.describe import default_toml, toml_of
 def check(options: argparse.Namespace) -> int:
     """Say that a configuration is right; ConfigError says what is wrong."""
     config = load_config(options.file)
-    sys.stdout.write(f"{options.file}: fine, digest {config.digest}\n")
+    sys.stdout.write(f"{printable(str(options.file))}: fine, digest {config.digest}\n")
     return 0
 
 
@@ -43,5 +43,5 @@ def init(options: argparse.Namespace) -> int:
         raise OutputError("is there already", where=str(options.file), hint="name another file") from None
     except OSError as error:
         raise OutputError(f"cannot be written: {error.strerror}", where=str(options.file)) from None
-    sys.stdout.write(f"wrote {options.file}\n")
+    sys.stdout.write(f"wrote {printable(str(options.file))}\n")
     return 0

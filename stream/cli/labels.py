@@ -27,8 +27,7 @@ def label_of(paths: Sequence[Path], given: str | None) -> str:
 
     """
     if given is not None:
-        if not given.strip() or len(given) > MAX_LABEL or not given.isprintable():
-            raise UsageError(f"--label must be 1 to {MAX_LABEL} printable characters")
+        check_name("--label", given)
         return given
     names = [_stem(path) for path in paths]
     common = os.path.commonprefix(names)  # noqa: RUF071  (characters are what names have in common)
@@ -37,6 +36,17 @@ def label_of(paths: Sequence[Path], given: str | None) -> str:
     text = common or paths[0].resolve().parent.name or "session"
     clean = "".join(c if c.isprintable() else "_" for c in text)
     return clean[:MAX_LABEL] or "session"
+
+
+def check_name(option: str, given: str) -> None:
+    """See that what an option calls something can stand in keys, in ledgers and on a terminal.
+
+    Raises:
+        UsageError: it is empty, too long or not printable.
+
+    """
+    if not given.strip() or len(given) > MAX_LABEL or not given.isprintable():
+        raise UsageError(f"{option} must be 1 to {MAX_LABEL} printable characters")
 
 
 def _stem(path: Path) -> str:

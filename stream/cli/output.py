@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,8 @@ def output_folder(folder: Path) -> Iterator[None]:
         OutputError: it cannot be made, is no folder, or cannot be written to.
 
     """
-    missing = [path for path in (folder, *folder.parents) if not path.exists()]
+    # Not `Path.exists`, which raises where a name is too long; `prepare_folder` says what is wrong.
+    missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
     try:
         prepare_folder(folder)
         yield

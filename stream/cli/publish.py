@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import os
+import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from schemas.errors import OutputError, UsageError
+from schemas.errors import InputError, OutputError, UsageError, printable
 from stream.cli.labels import label_of
 from stream.cli.logs import configure
 from stream.cli.progress import Progress
@@ -44,18 +47,28 @@ def command(options: argparse.Namespace) -> int:
             transport, where = stack.enter_context(_folder(options.to, options.partitions)), options.to
         bar = stack.enter_context(Progress(shown=options.log_format == "console" and sys.stderr.isatty()))
         published = publish_captures(job, transport, bar.update)
-    sys.stdout.write(f"{label}: {published.records:,} records, {published.bytes / 1e6:,.1f} MB, in {where}\n")
+    size = f"{published.records:,} records, {published.bytes / 1e6:,.1f} MB"
+    sys.stdout.write(f"{label}: {size}, in {printable(str(where))}\n")
     return 0
 
 
-def _folder(folder: Path, partitions: int | None) -> Segments:
+@contextlib.contextmanager
+def _folder(folder: Path, partitions: int | None) -> Iterator[Segments]:
     from stream.segments import Segments
 
+    new = not os.path.lexists(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise OutputError(f"cannot be made: {error.strerror}", where=str(folder)) from None
-    return Segments.create(folder, partitions=partitions or PARTITIONS)
+    try:
+        with Segments.create(folder, partitions=partitions or PARTITIONS) as transport:
+            yield transport
+    except InputError:
+        # Captures are read before anything is written: a folder made for them holds nothing.
+        if new:
+            shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _kafka(options: argparse.Namespace) -> KafkaTransport:

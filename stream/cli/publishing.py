@@ -8,14 +8,16 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import shutil
 import signal
 import time
 import traceback
 from collections.abc import Callable
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, NoReturn, Self, cast
 
 from schemas import errors
 from schemas.errors import GpuLedgerError, InputError
@@ -38,6 +40,10 @@ _TELL_SECONDS: Final = 0.1
 """How often a child tells how far it has come: as often as a person looks."""
 
 
+_PARENT_ONLY: Final = (signal.SIGINT, signal.SIGHUP)
+"""The terminal sends these to both; the parent ends the child by SIGTERM when it is time."""
+
+
 class Job(NamedTuple):
     """What is to be published: captures, as one session."""
 
@@ -48,8 +54,20 @@ class Job(NamedTuple):
     log_format: str = "console"
 
 
-def publish_captures(job: Job, transport: Transport, progress: Progress) -> Published:
+class Folders(NamedTuple):
+    """Where the events go, and where temporary files do."""
+
+    segments: Path
+    temporary: Path
+    durable: bool
+
+
+def publish_captures(
+    job: Job, transport: Transport, progress: Progress, temporary: Path | None = None
+) -> Published:
     """Read the captures and write their events to a transport.
+
+    Temporary files go to `temporary`; None: where the system keeps them.
 
     Raises:
         InputError: one of them is none, or is damaged.
@@ -63,7 +81,7 @@ def publish_captures(job: Job, transport: Transport, progress: Progress) -> Publ
     from stream.runner import RecordWriter
 
     with contextlib.ExitStack() as stack:
-        sources = open_sources(job.captures, SourceOptions(cpu_ops=job.cpu_ops))
+        sources = open_sources(job.captures, SourceOptions(cpu_ops=job.cpu_ops, folder=temporary))
         for source in sources:
             stack.callback(source.close)
         with RecordWriter(transport) as writer:
@@ -119,13 +137,22 @@ class Publisher:
             name="gpu-ledger-publish",
             daemon=True,  # ended with this process, even if a signal strikes before `with` is entered
         )
-        self._child.start()
+        # From its first moment: until it can say what it ignores, Python has Ctrl-C end in a traceback.
+        # Python's own helper process would undo that if it were started meanwhile.
+        resource_tracker.ensure_running()
+        unblocked = signal.pthread_sigmask(signal.SIG_BLOCK, _PARENT_ONLY)
+        try:
+            self._child.start()
+        except FileNotFoundError:
+            raise InputError("the working directory is gone", hint="change to another one") from None
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         sender.close()
 
-    def begin(self, folder: Path, *, durable: bool) -> None:
+    def begin(self, folders: Folders) -> None:
         """Tell the child where to publish; until then it does what needs no folder."""
         with contextlib.suppress(OSError):  # it has ended: `ended` says why
-            self._receiver.send((str(folder), durable))
+            self._receiver.send(folders)
 
     def ended(self) -> bool:
         """Return whether all has been published; hand progress on, raise what went wrong."""
@@ -176,10 +203,9 @@ def _killed(code: int) -> GpuLedgerError:
 
 
 def _publish_in_child(job: Job, sender: Connection, parent: int) -> None:
-    # The terminal sends Ctrl-C to both; the parent ends the child by SIGTERM when it is time.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
+    folders: Folders | None = None
     told = ""
     told_at = 0.0
 
@@ -190,7 +216,7 @@ def _publish_in_child(job: Job, sender: Connection, parent: int) -> None:
             return
         told, told_at = title, now
         if os.getppid() != parent:
-            os._exit(1)  # nobody waits for the outcome any more
+            _leave(folders)
         sender.send((title, done, total))
 
     message: _Message
@@ -198,18 +224,31 @@ def _publish_in_child(job: Job, sender: Connection, parent: int) -> None:
     try:
         from stream.segments import Segments
 
-        folder, durable = sender.recv()
-        with Segments.open(Path(folder), durable=durable) as transport:
-            publish_captures(job, transport, progress)
+        folders = cast("Folders", sender.recv())
+        with Segments.open(folders.segments, durable=folders.durable) as transport:
+            publish_captures(job, transport, progress, folders.temporary)
     except GpuLedgerError as error:
         message = _Failure(type(error).__name__, error.what, error.where, error.hint)
     except EOFError:
         return  # the parent ended before it had a folder
+    except OSError as fault:
+        if os.getppid() != parent:  # which is why nobody can be told how far we are
+            _leave(folders)
+        message = _Fault(fault_text(fault), traceback.format_exc())
     except MemoryError:
         message = _Failure(InputError.__name__, "out of memory while reading the captures", "", "")
     except Exception as fault:  # noqa: BLE001  (it is raised again in the parent)
         message = _Fault(fault_text(fault), traceback.format_exc())
     else:
+        if os.getppid() != parent:
+            _leave(folders)
         return
     with contextlib.suppress(OSError):
         sender.send(message)
+
+
+def _leave(folders: Folders | None) -> NoReturn:
+    """End at once, since nobody waits for the outcome: the parent was killed and cleaned up nothing."""
+    for folder in (folders.temporary, folders.segments) if folders else ():
+        shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)

@@ -19,20 +19,21 @@ import msgspec
 
 from consumers.files import check_parquet, write_report
 from schemas.config import Config
-from schemas.errors import OutputError, UsageError
+from schemas.errors import OutputError, TransportError, UsageError
 from schemas.ledger import encode_ledger
 from schemas.types import Partition
-from stream.cli.labels import label_of
+from stream.cli.labels import check_name, label_of
 from stream.cli.logs import configure
 from stream.cli.output import output_folder
 from stream.cli.progress import Progress
-from stream.cli.publishing import Job, Publisher
+from stream.cli.publishing import Folders, Job, Publisher
 from stream.cli.summary import MAX_CONTEXTS, ContextTime, Style, summary
 from stream.config_file import load_config
 
 if TYPE_CHECKING:
     from consumers.grouping import GroupTable
     from consumers.sink import Sink
+    from stream.runner import Task
 
 PARTITIONS: Final = 1
 """One process links all of them: more would only make batches smaller."""
@@ -48,11 +49,16 @@ def command(options: argparse.Namespace) -> int:
     config = load_config(options.config)
     configure(options.log_format)
     label = label_of(options.captures, options.label)
+    if options.run:
+        check_name("--run", options.run)
+    if options.keep_events is not None:
+        _check_kept(options.keep_events, options.out)
 
     with contextlib.ExitStack() as stack:
         if options.out is not None:
             stack.enter_context(output_folder(options.out))
-        segments = stack.enter_context(_segments_folder(options.keep_events))
+        temporary = stack.enter_context(_temporary_folder())
+        segments = stack.enter_context(_segments_folder(options.keep_events, temporary))
         bar = stack.enter_context(Progress(shown=options.log_format == "console" and sys.stderr.isatty()))
         job = Job(
             captures=tuple(options.captures),
@@ -62,7 +68,8 @@ def command(options: argparse.Namespace) -> int:
         )
         durable = options.keep_events is not None
         with Publisher(job, bar.update) as publisher:
-            sink = _link(publisher, segments, options.partitions or PARTITIONS, config, durable=durable)
+            folders = Folders(segments, temporary, durable=durable)
+            sink = _link(publisher, folders, options.partitions or PARTITIONS, config)
         ledger = msgspec.structs.replace(
             sink.ledger(label),
             run=options.run or label,
@@ -79,29 +86,45 @@ def command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _link(publisher: Publisher, folder: Path, partitions: int, config: Config, *, durable: bool) -> Sink:
-    """Link and fold while the child publishes; return the sink that has it all."""
-    # The child has been started: while it imports and reads, this process imports, too.
+def _link(publisher: Publisher, folders: Folders, partitions: int, config: Config) -> Sink:
+    """Link and fold while the child publishes; return the sink that has it all.
+
+    Raises:
+        OutputError: the folder of segments cannot be written; nothing is left to go on from.
+
+    """
     from stream.segments import Segments
 
-    transport = Segments.create(folder, partitions=partitions, durable=durable)
-    publisher.begin(folder, durable=durable)
+    try:
+        with Segments.create(folders.segments, partitions=partitions, durable=folders.durable) as transport:
+            publisher.begin(folders)
+            # While the child imports and reads, this process imports, too.
+            from stream.runner import Driver
+
+            sink, tasks = _tasks(config, partitions)
+            with Driver(transport, tasks) as driver:
+                driver.run(publisher.ended)
+    except TransportError as error:
+        elsewhere = (
+            "give another --keep-events" if folders.durable else "set TMPDIR to a folder with more space"
+        )
+        raise OutputError(error.what, where=error.where, hint=elsewhere) from None
+    return sink
+
+
+def _tasks(config: Config, partitions: int) -> tuple[Sink, list[Task]]:
+    """Return the sink, and what links and folds."""
     from consumers.linker import Linker
     from consumers.sink import Sink
-    from stream.runner import Driver, Task
+    from stream.runner import Task
     from stream.transport import SINK, link_inputs, link_task, sink_inputs
 
     sink = Sink(config)
-    tasks = [
-        *(
-            Task(link_task(p), partial(Linker, config, p), link_inputs(p, partitions))
-            for p in map(Partition, range(partitions))
-        ),
-        Task(SINK, lambda: sink, sink_inputs(partitions)),
+    linkers = [
+        Task(link_task(p), partial(Linker, config, p), link_inputs(p, partitions))
+        for p in map(Partition, range(partitions))
     ]
-    with transport, Driver(transport, tasks) as driver:
-        driver.run(publisher.ended)
-    return sink
+    return sink, [*linkers, Task(SINK, lambda: sink, sink_inputs(partitions))]
 
 
 def _contexts(groups: GroupTable) -> list[ContextTime]:
@@ -116,28 +139,83 @@ def _contexts(groups: GroupTable) -> list[ContextTime]:
     return [ContextTime(tuple(msgspec.json.decode(text)), *sums) for text, sums in top]
 
 
-@contextlib.contextmanager
-def _segments_folder(kept: Path | None) -> Iterator[Path]:
-    """Give a folder for the segments: removed at the end, or put where it is to be kept.
+def _check_kept(kept: Path, out: Path | None) -> None:
+    """See that the events can be put where they are to be kept.
 
     Raises:
-        OutputError: it cannot be made, or there is something where it is to be kept.
+        UsageError: that is where the report goes.
+        OutputError: there is something, or no one can look.
 
     """
-    if kept is not None and kept.exists() and (not kept.is_dir() or any(kept.iterdir())):
-        raise OutputError("is not empty", where=str(kept), hint="give --keep-events a new folder")
-    parent = Path(tempfile.gettempdir()) if kept is None else kept.parent
+    new = "give --keep-events a new folder"
+    try:
+        if out is not None and kept.resolve() == out.resolve():
+            raise UsageError("--keep-events and --out are the same folder", where=str(kept), hint=new)
+        if kept.is_symlink() or (kept.exists() and not kept.is_dir()):
+            raise OutputError("is there already and no folder", where=str(kept), hint=new)
+        if kept.is_dir() and any(kept.iterdir()):
+            raise OutputError("is not empty", where=str(kept), hint=new)
+        if kept.is_mount():
+            raise OutputError("is where a disk is mounted", where=str(kept), hint="name a folder in it")
+    except (OSError, RuntimeError) as error:  # the latter: a link to itself
+        raise _cannot_write(kept, error, new) from None
+
+
+@contextlib.contextmanager
+def _temporary_folder() -> Iterator[Path]:
+    """Give a folder that is removed at the end, for all that both processes need for a while.
+
+    Raises:
+        OutputError: it cannot be made.
+
+    """
+    hint = "set TMPDIR to a folder that can be written to"
+    try:
+        parent = Path(tempfile.gettempdir())
+    except OSError as error:
+        raise OutputError(f"no folder for temporary files: {error.strerror or error}", hint=hint) from None
     # Named before it is made, so that a signal finds it wherever it strikes.
-    folder = parent / f"{'' if kept is None else '.'}gpu-ledger-{secrets.token_hex(8)}"
+    folder = parent / f"gpu-ledger-{secrets.token_hex(8)}"
     try:
         try:
-            parent.mkdir(parents=True, exist_ok=True)
             folder.mkdir(mode=0o700)
         except OSError as error:
-            raise OutputError(f"cannot be written to: {error.strerror}", where=str(parent)) from None
+            raise _cannot_write(parent, error, hint) from None
         yield folder
-        if kept is not None:
-            folder.chmod(0o755)
-            folder.replace(kept)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _segments_folder(kept: Path | None, temporary: Path) -> Iterator[Path]:
+    """Give a folder for the segments: a temporary one, or one put where it is to be kept at the end.
+
+    Raises:
+        OutputError: it cannot be made, or not be put there.
+
+    """
+    if kept is None:
+        yield temporary / "segments"
+        return
+    hint = "give another --keep-events"
+    # Named before it is made, so that a signal finds it wherever it strikes.
+    folder = kept.parent / f".gpu-ledger-{secrets.token_hex(8)}"
+    try:
+        try:
+            kept.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
+        except OSError as error:
+            raise _cannot_write(kept.parent, error, hint) from None
+        yield folder
+        try:
+            folder.chmod(0o755)
+            folder.replace(kept)
+        except OSError as error:  # such as another run that kept its events there first
+            raise _cannot_write(kept, error, hint) from None
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _cannot_write(path: Path, error: Exception, hint: str) -> OutputError:
+    reason = error.strerror if isinstance(error, OSError) else None
+    return OutputError(f"cannot be written to: {reason or error}", where=str(path), hint=hint)

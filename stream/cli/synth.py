@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from schemas.errors import printable
 from stream.cli.progress import Progress
 from stream.producers.synth import FULL, truth_path, write_capture
 
@@ -22,5 +23,7 @@ def command(options: argparse.Namespace) -> int:
             **given,
         )
     size = options.file.stat().st_size / 1e6
-    sys.stdout.write(f"{options.file}: {size:,.1f} MB; its right answers: {truth_path(options.file)}\n")
+    sys.stdout.write(
+        printable(f"{options.file}: {size:,.1f} MB; its right answers: {truth_path(options.file)}") + "\n"
+    )
     return 0

@@ -8,6 +8,7 @@ as fast as one; readers that keep the GIL do not.
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -93,7 +94,7 @@ def uri_of(path: Path, *, immutable: bool) -> str:
 
     `immutable` also leaves out locks, and files beside it: only for a file nobody writes to.
     """
-    return f"file:{quote(str(path.absolute()))}?mode=ro" + ("&immutable=1" if immutable else "")
+    return f"file:{quote(os.fsencode(path.absolute()))}?mode=ro" + ("&immutable=1" if immutable else "")
 
 
 class Reader:

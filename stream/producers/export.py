@@ -59,15 +59,16 @@ class Database:
     """The export, opened for reading only; the file and its folder are left as they are.
 
     A file with a write-ahead log or a rollback journal beside it is not all there is: both are
-    copied to a temporary folder first, and SQLite puts them together there.
+    copied to a temporary folder in `folder` first, and SQLite puts them together there.
 
     Raises:
         InputError: no database, a truncated one, or none that Nsight Systems exported.
 
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, folder: Path | None = None) -> None:
         self.path = path
+        self._parent = folder
         self.files = [path, *(beside for beside in _beside(path) if _size(beside))]
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._connection: sqlite3.Connection | None = None
@@ -76,7 +77,7 @@ class Database:
             self._connection = sqlite3.connect(self.uri, uri=True, check_same_thread=False)
             self._connection.text_factory = bytes
             self.tables = self._find_tables()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             self.close()
             raise self.error(error) from None
         except BaseException:
@@ -103,7 +104,7 @@ class Database:
             raise AssertionError("the database is closed")
         try:
             return self._connection.execute(sql).fetchall()
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, OverflowError, UnicodeDecodeError) as error:
             raise self.error(error) from None
 
     def rows(self, table: str, *columns: str) -> Iterator[tuple[Any, ...]]:
@@ -115,7 +116,12 @@ class Database:
         yield from self.query(f"SELECT {names} FROM {found.name}")
 
     def error(self, error: Exception) -> InputError:
-        """Return what SQLite says as an error of the input."""
+        """Return what SQLite says as an error of the input.
+
+        UnicodeDecodeError is what becomes of a message that quotes bytes of a damaged schema.
+        """
+        if isinstance(error, UnicodeDecodeError):
+            error = sqlite3.DatabaseError(error.object.decode("utf-8", "backslashreplace"))
         what = {
             "file is not a database": "is not an SQLite database",
             "database disk image is malformed": "is damaged or was cut: SQLite finds it malformed",
@@ -133,7 +139,7 @@ class Database:
             self._check_size(header)
             return uri_of(self.path, immutable=True)
         try:
-            self._folder = tempfile.TemporaryDirectory(prefix="gpu-ledger-")
+            self._folder = tempfile.TemporaryDirectory(prefix="gpu-ledger-", dir=self._parent)
             for part in self.files:
                 shutil.copyfile(part, Path(self._folder.name) / part.name)
         except OSError as error:

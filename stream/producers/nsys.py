@@ -51,7 +51,7 @@ class NsysSource(Source):
         self._readers: list[Reader] = []
         self._local = threading.local()
         self._lock = threading.Lock()
-        self._database = Database(path)
+        self._database = Database(path, options.folder)
         self._pages: Pages | None = None
         try:
             self._pages = self._open_pages()
