@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 
 import msgspec
 
-DURATION_PATTERN: Final = r"^(0|[0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))$"
+DURATION_PATTERN: Final = r"^(0|[0-9]{1,30}(\.[0-9]{1,30})?(ns|us|ms|s|m|h))\Z"
 Duration = Annotated[str, msgspec.Meta(pattern=DURATION_PATTERN)]
 """A number and a unit, such as "250ms", "10s" or "1.5h"."""
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -124,7 +125,10 @@ def role_patterns(rule: RoleRule) -> dict[str, str]:
 def _pattern_problems(config: Config) -> Iterator[Problem]:
     for key, pattern in _patterns(config):
         try:
-            re.compile(pattern)
+            with warnings.catch_warnings():
+                # What Python may do differently one day is no concern of who reads a ledger today.
+                warnings.simplefilter("ignore")
+                re.compile(pattern)
         except (re.error, OverflowError, RecursionError) as error:
             yield key, f"not a regular expression: {error}", "write it in the syntax of Python's re"
 
@@ -151,10 +155,12 @@ def _role_problems(config: Config) -> Iterator[Problem]:
             yield key, "a role needs a name", ""
         known = _captures(*role_patterns(rule).values()) | {"rank", "pid", "host"}
         yield from _template_problems(key, rule.role, known)
+    listed: set[str] = set()
     for i, role in enumerate(config.roles.expect):
         key = f"roles.expect[{i}]"
-        if role in config.roles.expect[:i]:
+        if role in listed:
             yield key, f"{role!r} is listed twice", ""
+        listed.add(role)
         if not _makers(config.roles.rules, role) and not re.fullmatch(_IMPLICIT_ROLE, role):
             yield key, f"no rule makes the role {role!r}", _made_by(config.roles.rules)
 

@@ -33,12 +33,16 @@ def load_config(path: Path | None) -> Config:
         return Config()
     where = str(path)
     try:
-        raw = tomllib.loads(_read(path, where).decode("utf-8"))
+        raw = tomllib.loads(_read(path, where).decode("utf-8-sig"))
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"not TOML: {error}", where=where) from None
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"not UTF-8: byte {error.start} is {error.object[error.start]:#04x}", where=where
+        ) from None
+    except ValueError:
+        raise ConfigError(
+            "not a configuration: a number in it has thousands of digits", where=where
         ) from None
     except RecursionError:
         raise ConfigError("not a configuration: nested too deeply", where=where) from None

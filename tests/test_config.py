@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -262,9 +263,24 @@ def test_files_that_are_no_toml_are_one_line(tmp_path: Path) -> None:
         load_config(path)
     with pytest.raises(ConfigError, match="cannot be read: Is a directory"):
         load_config(tmp_path)
+    assert "thousands of digits" in refusal(tmp_path, f"[limits]\ngroups = {'9' * 5000}")
+    assert "a number and a unit" in refusal(tmp_path, f"[limits]\nlaunch_age = '{'9' * 5000}s'")
+    assert "a number and a unit" in refusal(tmp_path, '[limits]\nlaunch_age = "10s\\n"')
     path.write_text("a = " + "[" * 100_000, encoding="utf-8")
     with pytest.raises(ConfigError):
         load_config(path)
+
+
+def test_a_byte_order_mark_is_no_part_of_the_configuration(tmp_path: Path) -> None:
+    """Some editors put one there."""
+    assert load(tmp_path, "\ufeff[limits]\ngroups = 7").limits.groups == 7
+
+
+def test_a_pattern_python_may_read_differently_one_day_says_nothing_today(tmp_path: Path) -> None:
+    """Its warnings are for programmers."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(tmp_path, "[[context.rewrites]]\nmatch = '[[a]'")
 
 
 def test_what_show_prints_loads_as_the_same(tmp_path: Path) -> None:

@@ -80,9 +80,15 @@ def test_microseconds_become_nanoseconds_by_their_digits(digits: int, places: in
     assert nanoseconds_of(msgspec.Raw(written.encode())) == expected
 
 
-@pytest.mark.parametrize("written", ["", "null", "true", "[]", '"abc"', "1e999999999", "nan"])
+@pytest.mark.parametrize(
+    "written",
+    [
+        *("", "null", "true", "[]", '"abc"', "1e999999999", "nan"),
+        *("9" * 5000, "1." + "9" * 5000, "1e" + "9" * 5000, "1e-" + "9" * 5000),
+    ],
+)
 def test_what_is_no_number_is_no_time(written: str) -> None:
-    """An absurd exponent is not computed first."""
+    """An absurd number or exponent is not computed first."""
     assert nanoseconds_of(msgspec.Raw(written.encode())) is None
 
 
@@ -92,6 +98,33 @@ def test_launches_no_gpu_row_refers_to_are_counted_only(tmp_path: Path) -> None:
     told, out = published(trace(tmp_path / "t.json", events))
     assert len(rows(out, Kind.LAUNCHES)) == 1
     assert told.sources[0].counts == {"launches_unused": 2, "time_unusable": 1}
+
+
+def test_times_beyond_what_can_be_added_up_are_counted_only(tmp_path: Path) -> None:
+    """Also where only the trace's base puts them there: no record holds what no linker can read."""
+    late = 2**61 // 1000 - 1
+    events = [kernel(late), event("cuda_runtime", late, correlation=1), event("user_annotation", late, late)]
+    out = published(trace(tmp_path / "t.json", events, baseTimeNanoseconds=2**62 - 1))[1]
+    assert not rows(out, Kind.KERNELS)
+    assert json.loads(facts(out, "source.counts")[0])["time_unusable"] == 3
+
+
+def test_what_a_trace_says_of_itself_may_be_anything(tmp_path: Path) -> None:
+    """Bytes of no encoding, numbers of thousands of digits: shown or passed over, never a fault."""
+    name = {
+        "ph": "M",
+        "name": "thread_name",
+        "pid": 42,
+        "tid": 43,
+        "args": {"name": "MPI Rank " + "9" * 5000},
+    }
+    path = trace(tmp_path / "t.json", [*simple(), name], schemaVersion="SV", distributedInfo={"rank": "R"})
+    text = path.read_bytes().replace(b'"R"', b"9" * 5000).replace(b"SV", b"\xff")
+    path.write_bytes(text)
+    out = published(path)[1]
+    assert len(rows(out, Kind.KERNELS)) == 1
+    assert facts(out, "source.format") == ['kineto "\\xff"']
+    assert facts(out, "process.rank") == []
 
 
 def test_annotations_of_the_gpu_are_no_ranges_of_a_thread(tmp_path: Path) -> None:
@@ -247,6 +280,9 @@ def test_cut_gzip_is_refused(tmp_path: Path, captures: Path) -> None:
         ("hello", "is not JSON"),
         ('{"traceEvents": [}', "is not JSON"),
         ("[" * 100_000, "is"),
+        ("[]", "a list without events"),
+        ("[[1, 2], [3, 4]]", "a list without events"),
+        ("[nan, 3]", "a list without events"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, text: str, why: str) -> None:

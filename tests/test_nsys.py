@@ -536,6 +536,31 @@ def test_a_damaged_database_is_refused(tmp_path: Path, captures: Path) -> None:
     assert "damaged" in say(path)
 
 
+def test_a_damaged_schema_is_refused(tmp_path: Path) -> None:
+    """Also where SQLite quotes bytes of it that are no text."""
+    path = export(tmp_path / "c.sqlite", simple())
+    path.write_bytes(
+        path.read_bytes().replace(b"CUPTI_ACTIVITY_KIND_KERNEL", b"CUP\x80I_ACTIVITY_KIND_KERNEL", 1)
+    )
+    assert "SQLite cannot read it: malformed database schema" in say(path)
+
+
+def test_numbers_in_texts_may_have_any_length(tmp_path: Path) -> None:
+    """What is no rank and no count of events is passed over."""
+    text = f"Number of CUDA events collected: {'9' * 5000}"
+    path = export(
+        tmp_path / "c.sqlite",
+        simple(
+            DIAGNOSTIC_EVENT=[{"text": text}],
+            StringIds=[*STRINGS, {"id": 9, "value": f"MPI Rank {'9' * 5000}"}],
+            ThreadNames=[{"globalTid": gtid(7, 70), "nameId": 9}],
+        ),
+    )
+    out = published(path)[1]
+    assert len(rows(out, Kind.KERNELS)) == 1
+    assert facts(out, "process.rank") == []
+
+
 def test_a_database_of_something_else_is_refused(tmp_path: Path) -> None:
     """It says how to make one of a report."""
     path = tmp_path / "c.sqlite"

@@ -257,7 +257,8 @@ def test_facts_come_first_and_say_where_things_are_from(tmp_path: Path) -> None:
 
 
 def test_other_json_in_a_folder_is_no_capture(tmp_path: Path) -> None:
-    """A ledger or a truth beside captures is passed over; a trace that was cut is not."""
+    """A ledger, a truth or spans beside captures are passed over; a trace that was cut is not."""
+    (tmp_path / "spans.json").write_text("[[1, 2], [3, 4]]")
     (tmp_path / "ledger.json").write_text('{"label": "x"}')
     (tmp_path / "a.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
     (tmp_path / "cut.json").write_text('{"schemaVersion": 1, "trac')

@@ -319,3 +319,8 @@ def test_failure_to_write_leaves_nothing(tmp_path: Path) -> None:
     """Without the folder there is one clear error."""
     with pytest.raises(OutputError, match="cannot be written"):
         write_capture(tmp_path / "nowhere" / "x.sqlite", kernels=4_000)
+    with pytest.raises(OutputError, match="is a folder; name a file"):
+        write_capture(tmp_path, kernels=4_000)
+    with pytest.raises(OutputError, match="File name too long"):
+        write_capture(tmp_path / ("x" * 300), kernels=4_000)
+    assert list(tmp_path.iterdir()) == []

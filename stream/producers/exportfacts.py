@@ -21,11 +21,11 @@ from stream.producers.export import Database
 PID_MASK: Final = ~0xFFFFFF
 """Takes the low 24 bits, a thread id, off a `globalTid`."""
 
-_COLLECTED: Final = re.compile(rb"Number of CUDA events collected:\s*([0-9]+)")
+_COLLECTED: Final = re.compile(rb"Number of CUDA events collected:\s*([0-9]{1,15})(?![0-9])")
 _DOUBTS: Final = re.compile(
     rb"Not all (?:CUDA|NVTX) events might have been collected|(?:dropped|lost|discarded)"
 )
-_RANK: Final = re.compile(r"MPI Rank ([0-9]+)")
+_RANK: Final = re.compile(r"MPI Rank ([0-9]{1,9})")
 _SYSTEM: Final = {
     "CudaDriverVersion": "driver_cuda",
     "NvGpuDriverVersion": "driver",

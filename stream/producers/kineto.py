@@ -97,7 +97,7 @@ class KinetoSource(Source):
             else ((integer_of(msgspec.Raw(pid)) or 0) & 0xFFFFFF) << 24 or _NO_PROCESS
         )
         self._fill(found, key, shift, pid)
-        self.format = f"kineto {bytes(trace.schema).decode()}".strip()
+        self.format = f"kineto {bytes(trace.schema).decode('utf-8', 'backslashreplace')}".strip()
         self._describe(trace, found, process_of("", key), pid)
         return ""
 
@@ -193,7 +193,11 @@ class KinetoSource(Source):
                 run[:, columns.index("process")] = key
                 if kind is Kind.RANGE_OPENINGS:
                     run[run[:, 1] != NONE, 1] += shift
-                self._runs[kind].add((0, part), run)
+                good = np.abs(run[:, 0]) < TIME_LIMIT
+                if kind is Kind.RANGE_OPENINGS:
+                    good &= (run[:, 1] == NONE) | (np.abs(run[:, 1]) < TIME_LIMIT)
+                found.counts["time_unusable"] += len(run) - int(np.count_nonzero(good))
+                self._runs[kind].add((0, part), run[good])
             rows.clear()
 
     def _describe(self, trace: Trace, found: _Found, process: Process, pid: bytes | None) -> None:

@@ -13,6 +13,7 @@ from schemas.errors import InputError
 from stream.producers.capture import Progress, Source, SourceOptions, unreadable
 from stream.producers.kineto import KinetoSource
 from stream.producers.nsys import NsysSource
+from stream.producers.tracejson import has_events
 
 __all__ = ["Progress", "Source", "SourceOptions", "find_captures", "open_source", "open_sources"]
 
@@ -112,9 +113,10 @@ def _is_other_json(path: Path) -> bool:
         file.seek(0)
         data = file.read()
     try:
-        return "traceEvents" not in msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-    except (msgspec.DecodeError, UnicodeDecodeError):
+        found = msgspec.json.decode(data, type=dict[str, msgspec.Raw] | list[msgspec.Raw])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
+    return "traceEvents" not in found if isinstance(found, dict) else not has_events(found)
 
 
 def _start_of(path: Path) -> bytes:

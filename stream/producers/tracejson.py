@@ -24,6 +24,9 @@ from stream.producers.capture import unreadable
 ABSENT: Final = Raw(b"")
 
 _NO_NUMBER: Final = re.compile(rb"(?<=[:,\[])(\s*)-?(?:inf|nan)(?=\s*[,}\]])")
+_NUMBER: Final = rb"(-?)([0-9]{1,400})(?:\.([0-9]{1,400}))?(?:[eE]([+-]?[0-9]{1,9}))?"
+"""Longer ones are no times either, and take long to read."""
+
 _EXPONENTS: Final = 40
 """Numbers with larger exponents are no times: they are not spelled out."""
 
@@ -88,7 +91,7 @@ def read_trace(path: Path) -> Trace:
     data = _content(path)
     try:
         if data.lstrip()[:1] == b"[":
-            return Trace(events=_list_decoder.decode(data))
+            return Trace(events=_events_in(path, _list_decoder.decode(data)))
         trace = _trace_decoder.decode(data)
     except (msgspec.DecodeError, RecursionError):
         trace = _read_forgivingly(path, data)
@@ -126,7 +129,8 @@ def _read_forgivingly(path: Path, data: bytes) -> Trace:
         else:
             what = f"is not JSON: {error}"
         raise InputError(what, where=str(path), hint="copy it again") from None
-    if isinstance(found, list):
+    bare = isinstance(found, list)
+    if bare:
         found = {"traceEvents": found}
     if not isinstance(found, dict):
         raise InputError("is JSON, but no trace", where=str(path))
@@ -135,7 +139,20 @@ def _read_forgivingly(path: Path, data: bytes) -> Trace:
     trace = _trace_decoder.decode(_plain({k: v for k, v in found.items() if k in known}))
     if isinstance(events, list):
         trace.events = [Raw(_plain(event)) for event in events]
+        if bare:
+            _events_in(path, trace.events)
     return trace
+
+
+def has_events(values: list[Raw]) -> bool:
+    """Tell whether a list of JSON may be one of events: whether there is any object in it."""
+    return any(bytes(value).startswith(b"{") for value in values)
+
+
+def _events_in(path: Path, values: list[Raw]) -> list[Raw]:
+    if not has_events(values):
+        raise InputError("is JSON, but no trace: a list without events", where=str(path))
+    return values
 
 
 def _at_end(error: json.JSONDecodeError) -> bool:
@@ -205,7 +222,7 @@ def nanoseconds_of(raw: Raw) -> int | None:
 
     Doubles hold no microseconds since 1970 with three digits after the point.
     """
-    found = re.fullmatch(rb"(-?)([0-9]+)(?:\.([0-9]+))?(?:[eE]([+-]?[0-9]+))?", bytes(raw).strip(b'"'))
+    found = re.fullmatch(_NUMBER, bytes(raw).strip(b'"'))
     if not found:
         return None
     sign, whole, fraction, exponent = found.groups(b"")

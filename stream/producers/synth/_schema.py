@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -163,9 +164,14 @@ def new_database(path: Path) -> Iterator[Database]:
         OutputError: it cannot be written; what stood there before is untouched.
 
     """
-    part = path.with_name(f".{path.name}.part")
+    if os.path.isdir(path):  # noqa: PTH112 - Path.is_dir raises where a name is too long
+        raise OutputError("is a folder", where=str(path), hint="name a file")
+    # Named by chance, so that two that write the same capture do not write the same file.
+    part = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        part.unlink(missing_ok=True)
+        os.close(
+            os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)
+        )  # says why, which SQLite does not
         with contextlib.closing(sqlite3.connect(part, isolation_level=None)) as connection:
             # A crash leaves only the .part file, so nothing need be journalled.
             connection.executescript(
@@ -183,8 +189,9 @@ def new_database(path: Path) -> Iterator[Database]:
     except (OSError, sqlite3.Error) as error:
         with contextlib.suppress(OSError):
             part.unlink(missing_ok=True)
+        reason = (error.strerror if isinstance(error, OSError) else None) or error
         raise OutputError(
-            f"cannot be written ({error})", where=str(path), hint="choose another place with --out"
+            f"cannot be written: {reason}", where=str(path), hint="name another place"
         ) from error
     except BaseException:
         with contextlib.suppress(OSError):
