@@ -59,5 +59,5 @@ def write_capture(
     try:
         truth_path(path).write_bytes(text + b"\n")
     except OSError as error:
-        raise OutputError(f"cannot be written ({error})", where=str(truth_path(path))) from error
+        raise OutputError(f"cannot be written: {error.strerror}", where=str(truth_path(path))) from error
     return truth
