@@ -15,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -135,9 +136,12 @@ def _load(bench: Bench, servers: str) -> None:
     restored = _found(_step("restore", servers))
     note("d", "Kafka: restoring a linker, the slowest partition", "s", [max(restored["seconds"])], 2.0)
     note("d", "Kafka: its state", "MB", [max(restored["state_bytes"]) / MB])
-    settled = memory[len(memory) // 5 :]
-    note("e", "Kafka: linkers' memory, after a fifth of the time", "MB", [settled[0] / MB])
-    note("e", "Kafka: linkers' memory, most after that / then", "x", [max(settled) / settled[0]], 1.05)
+    fifth = max(len(memory) // 5, 1)
+    early, late = statistics.median(memory[fifth : 2 * fifth]), statistics.median(memory[-fifth:])
+    note(
+        "e", "Kafka: linkers' memory after a fifth of the time", "MB", [size / MB for size in memory[fifth:]]
+    )
+    note("e", "Kafka: linkers' memory, the last fifth / the second", "x", [late / early], 1.05)
 
 
 def _latencies(slices: list[tuple[float, int]], seen: list[tuple[float, int]]) -> list[float]:
