@@ -34,7 +34,6 @@ demo: $(READY) ## make a synthetic capture, run the main job on it, show the res
 	@$(BIN)/gpu-ledger synth demo/capture.sqlite
 	@echo '$$ gpu-ledger run demo/capture.sqlite --config examples/world_model.toml --out demo/ledger'
 	@$(BIN)/gpu-ledger run demo/capture.sqlite --config examples/world_model.toml --out demo/ledger
-	@echo 'The whole ledger: demo/ledger/ledger.json; its groups: demo/ledger/groups.csv'
 
 kafka: $(READY) ## start a Kafka broker to try things on, until Ctrl-C (needs Java 17 and Maven)
 	@$(BIN)/python tests/kafka_broker.py

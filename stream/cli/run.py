@@ -19,7 +19,7 @@ import msgspec
 
 from consumers.files import check_parquet, write_report
 from schemas.config import Config
-from schemas.errors import OutputError, TransportError, UsageError
+from schemas.errors import OutputError, TransportError, UsageError, printable
 from schemas.ledger import encode_ledger
 from schemas.types import Partition
 from stream.cli.labels import check_name, label_of
@@ -77,12 +77,16 @@ def command(options: argparse.Namespace) -> int:
             seconds=time.monotonic() - began,
         )
         groups = sink.groups(label)
+        written = []
         if options.out is not None:
-            write_report(options.out, ledger, groups, parquet=options.parquet)
+            written = write_report(options.out, ledger, groups, parquet=options.parquet)
     if options.json:
         sys.stdout.write(encode_ledger(ledger).decode())
         return 0
     sys.stdout.write(summary(ledger, _contexts(groups), Style.of(sys.stdout)) + "\n")
+    if written:
+        names = ", ".join(sorted(path.name for path in written))
+        sys.stdout.write(printable(f"\nWritten to {options.out}: {names}") + "\n")
     return 0
 
 
