@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import multiprocessing
 import os
 import pty
 import resource
@@ -20,9 +21,11 @@ from pathlib import Path
 import pytest
 from tiny import write_export
 
+from schemas.errors import InputError
 from stream import cli
 from stream.cli import arguments
 from stream.cli.arguments import COMMANDS, SHELLS, make_parser
+from stream.cli.publishing import Folders, Job, Publisher
 from stream.cli.words import Parser
 
 COMMAND = Path(sys.executable).parent / "gpu-ledger"
@@ -494,6 +497,19 @@ def test_a_killed_reader_is_named(tmp_path: Path) -> None:
     assert process.returncode == 1
     assert "was killed by SIGKILL" in said
     assert said.count("\n") == 1
+
+
+def test_a_reader_killed_before_it_listened_is_named_too(export: Path, tmp_path: Path) -> None:
+    """The broken connection between the two processes is no fault of ours: the reason is its end."""
+    job = Job(captures=(export,), session="s", cpu_ops=False)
+    with Publisher(job, lambda *_: None) as publisher:
+        (child,) = multiprocessing.active_children()
+        assert child.pid is not None
+        publisher.begin(Folders(tmp_path / "segments", tmp_path, durable=False))
+        os.kill(child.pid, signal.SIGKILL)
+        with pytest.raises(InputError, match="was killed by SIGKILL"):
+            while not publisher.ended():
+                time.sleep(0.01)
 
 
 def _children(pid: int, word: str) -> list[int]:

@@ -157,12 +157,18 @@ class Publisher:
     def ended(self) -> bool:
         """Return whether all has been published; hand progress on, raise what went wrong."""
         over = not self._child.is_alive()
-        with contextlib.suppress(EOFError):
-            while self._receiver.poll():
-                self._take(self._receiver.recv())
+        while (message := self._next()) is not None:
+            self._take(message)
         if over and self._child.exitcode:
             raise _killed(self._child.exitcode)
         return over
+
+    def _next(self) -> _Message | None:
+        """Return what the child has said next; None if there is nothing, or no child any more."""
+        try:
+            return cast("_Message", self._receiver.recv()) if self._receiver.poll() else None
+        except (EOFError, OSError):  # the latter if it was killed before it read what we sent
+            return None
 
     def _take(self, message: _Message) -> None:
         match message:
