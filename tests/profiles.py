@@ -25,3 +25,9 @@ settings.register_profile("long", max_examples=5_000, **_COMMON)
 def load() -> None:
     """Take up the profile the environment names."""
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "short"))
+
+
+def fewer() -> settings:
+    """Return settings with a third of the examples, for what costs many times as much as others."""
+    assert settings.default is not None
+    return settings(max_examples=settings.default.max_examples // 3)

@@ -69,6 +69,7 @@ def restored(state: Mapping[str, bytes], config: Config) -> Linker:
     return linker
 
 
+@profiles.fewer()
 @given(strategies.stories(), strategies.configs(), st.integers(1, 5), randoms)
 def test_entries_of_rows_that_stay_keep_their_bytes(
     story: Story, config: Config, rows: int, random: Random
@@ -84,6 +85,7 @@ def test_entries_of_rows_that_stay_keep_their_bytes(
             before = state
 
 
+@profiles.fewer()
 @given(strategies.stories(), strategies.configs(), st.integers(1, 5), randoms)
 def test_a_state_restored_is_the_same_state(story: Story, config: Config, rows: int, random: Random) -> None:
     """Whoever takes over writes the same entries, byte for byte, and goes on alike."""
@@ -100,6 +102,7 @@ def test_a_state_restored_is_the_same_state(story: Story, config: Config, rows: 
             assert linker.snapshot() == state
 
 
+@profiles.fewer()
 @given(strategies.stories(), strategies.configs(), randoms)
 def test_a_sinks_state_restored_is_the_same_state(story: Story, config: Config, random: Random) -> None:
     """So does a sink."""

@@ -258,6 +258,7 @@ def test_repeated_records_and_files_change_no_byte(
     check_conserved(other, told)
 
 
+@profiles.fewer()
 @given(strategies.stories(), strategies.configs(), st.integers(1, 3), randoms)
 def test_stopping_and_restarting_changes_no_byte(
     story: Story, config: Config, partitions: int, random: Random
@@ -315,6 +316,7 @@ def test_what_comes_after_the_end_of_a_session_is_not_taken_in(
     assert said(after, quality=silent) == said(before)
 
 
+@profiles.fewer()
 @given(strategies.stories(2), strategies.stories(2), strategies.configs(), st.integers(1, 3), randoms)
 def test_sessions_in_one_topic_keep_apart(
     story: Story, other: Story, config: Config, partitions: int, random: Random
@@ -339,6 +341,7 @@ def test_sessions_in_one_topic_keep_apart(
         assert said(sink, session) == said(alone, session)
 
 
+@profiles.fewer()
 @given(strategies.stories(), strategies.configs(), st.integers(1, 3), randoms)
 def test_what_cannot_be_read_leaves_the_rest_as_it_is(
     story: Story, config: Config, partitions: int, random: Random
@@ -393,6 +396,7 @@ def damaged(random: Random, good: Sequence[bytes | memoryview]) -> bytes | None:
             return bytes(value)
 
 
+@profiles.fewer()
 @given(strategies.stories(), strategies.configs(), st.integers(1, 3), randoms)
 def test_what_is_forgotten_is_not_missed(
     story: Story, config: Config, partitions: int, random: Random
