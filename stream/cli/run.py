@@ -86,7 +86,7 @@ def command(options: argparse.Namespace) -> int:
     sys.stdout.write(summary(ledger, _contexts(groups), Style.of(sys.stdout)) + "\n")
     if written:
         names = ", ".join(sorted(path.name for path in written))
-        sys.stdout.write(printable(f"\nWritten to {options.out}: {names}") + "\n")
+        sys.stdout.write("\n" + printable(f"Written to {options.out}: {names}") + "\n")
     return 0
 
 
