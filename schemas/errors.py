@@ -64,7 +64,7 @@ class FencedError(TransportError):
 
 
 class RecordsGoneError(TransportError):
-    """Records that are still needed have been deleted. Going on would skip them in silence."""
+    """Records that are still needed are gone or cannot be read. Going on would skip them in silence."""
 
 
 class DecodeError(GpuLedgerError):

@@ -276,7 +276,7 @@ def test_a_changelog_that_lost_an_entry_is_not_gone_on_from(kafka: str) -> None:
             foreign.push()
             foreign.confirm(sent, 5)
         with pytest.raises(
-            TransportError, match="does not come to the state of commit 2: 1 entries instead of 2"
+            RecordsGoneError, match="does not come to the state of commit 2: 1 entries instead of 2"
         ):
             made.claim("link-0", inputs)
 

@@ -309,7 +309,7 @@ class KafkaClaim:
         except DecodeError as error:
             where = f"{place.topic}-{place.partition}"
             hint = error.hint or "restore the topic from a copy, or make the topics anew and publish again"
-            raise TransportError(error.what, where=where, hint=hint) from None
+            raise RecordsGoneError(error.what, where=where, hint=hint) from None
         self._head: Head | None = found[0] if found else None
         self._state = found[1] if found else None
         self._changelog = Changelog(self._task, self._head, self._state)
