@@ -276,6 +276,7 @@ def test_run_writes_both_files_and_says_what_they_say(export: Path, tmp_path: Pa
     assert done.returncode == 0
     assert done.stderr == ""
     assert done.stdout.startswith("nightly: 3 kernels, ")
+    assert done.stdout.endswith(f"\n\nWritten to {out}: groups.csv, ledger.json\n")
     assert "pid_4242" in done.stdout
     assert "100.00 %" in done.stdout
     assert "step" in done.stdout
@@ -508,8 +509,12 @@ def test_a_reader_killed_before_it_listened_is_named_too(export: Path, tmp_path:
         publisher.begin(Folders(tmp_path / "segments", tmp_path, durable=False))
         os.kill(child.pid, signal.SIGKILL)
         with pytest.raises(InputError, match="was killed by SIGKILL"):
-            while not publisher.ended():
-                time.sleep(0.01)
+            _until_ended(publisher)
+
+
+def _until_ended(publisher: Publisher) -> None:
+    while not publisher.ended():
+        time.sleep(0.01)
 
 
 def _children(pid: int, word: str) -> list[int]:
