@@ -28,7 +28,7 @@ import numpy as np
 
 from schemas.columns import Int64s, RecordType, Strings, pack, unpack
 from schemas.errors import DecodeError
-from schemas.types import NONE, TIME_LIMIT, Int64, Kind, Process
+from schemas.types import DURATION_LIMIT, NONE, TIME_LIMIT, Int64, Kind, Process
 
 MAX_RECORD_BYTES: Final = 512 * 1024
 """A batch is cut in two until its record is no larger: half the broker's default limit."""
@@ -46,6 +46,7 @@ COLUMNS: Final[Mapping[Kind, tuple[str, ...]]] = {
     Kind.CAPTURE_END: (),
     Kind.SESSION_END: (),
 }
+_LIMITS: Final = {"time": TIME_LIMIT, "duration": DURATION_LIMIT}
 TEXT_COLUMNS: Final = frozenset({"name", "domain", "operation", "key", "value"})
 """Columns that index the string table, whatever the kind."""
 
@@ -136,7 +137,8 @@ def decode(data: bytes | memoryview) -> Batch:
     """Return the batch in a record.
 
     Unknown kinds and columns are returned as they are; a known kind has all its columns, each of
-    `header.rows` rows, its times within +-2**62 and its text within the string table.
+    `header.rows` rows, its times within +-2**62 and durations within +-2**50, and its text within
+    the string table.
 
     Raises:
         DecodeError: the bytes are not such a record.
@@ -174,7 +176,7 @@ def _check(header: Header, columns: Mapping[str, Int64s], strings: Strings) -> N
         if name in TEXT_COLUMNS:
             if not 0 <= low <= high < len(strings):
                 raise DecodeError(f"column {name!r} points outside the string table")
-        elif name in ("time", "duration") and not -TIME_LIMIT < low <= high < TIME_LIMIT:
+        elif name in _LIMITS and not -_LIMITS[name] < low <= high < _LIMITS[name]:
             raise DecodeError(f"column {name!r} has a time out of range")
 
 

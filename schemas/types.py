@@ -20,7 +20,10 @@ NONE: Final = -(2**63)
 """Stands for "no value" in int64 columns; no id or time of a capture can be this."""
 
 TIME_LIMIT: Final = 2**62
-"""Times and durations stay within +-2**62 ns (146 years), so that sums of two never overflow."""
+"""Times stay within +-2**62 ns (146 years), so that sums of two never overflow."""
+
+DURATION_LIMIT: Final = 2**50
+"""Durations stay within +-2**50 ns (13 days): longer ones are damage, and a few would overflow sums."""
 
 END_OF_TIME: Final = Ns(2**63 - 1)
 """The watermark of a capture that has ended."""

@@ -45,7 +45,7 @@ from schemas.events import (
     slice_batch,
 )
 from schemas.records import DeadLetter, decode_dead_letter, encode_dead_letter
-from schemas.types import END_OF_TIME, NONE, TIME_LIMIT, Kind, Process
+from schemas.types import DURATION_LIMIT, END_OF_TIME, NONE, TIME_LIMIT, Kind, Process
 from schemas.windows import Edge, WindowsRecord, decode_windows, encode_windows
 
 profiles.load()
@@ -217,6 +217,7 @@ def test_golden_delta_windows_and_dead_letter_decode_to_what_was_said() -> None:
 
 int64s = st.integers(NONE, END_OF_TIME) | st.integers(-300, 300)
 times = st.integers(1 - TIME_LIMIT, TIME_LIMIT - 1) | st.integers(0, 100_000)
+durations = st.integers(1 - DURATION_LIMIT, DURATION_LIMIT - 1) | st.integers(0, 100_000)
 names = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 
 
@@ -231,7 +232,7 @@ def batches(draw: st.DrawFn) -> Batch:
         if name in TEXT_COLUMNS:
             values = st.integers(0, len(strings) - 1)
         else:
-            values = times if name in ("time", "duration") else int64s
+            values = {"time": times, "duration": durations}.get(name, int64s)
         steady = draw(st.booleans())
         drawn = [draw(values)] * rows if steady else draw(st.lists(values, min_size=rows, max_size=rows))
         columns[name] = np.array(drawn, np.int64)

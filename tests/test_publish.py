@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from pathlib import Path
 
@@ -263,3 +264,18 @@ def test_other_json_in_a_folder_is_no_capture(tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"schemaVersion": 1, "traceEvents": []}')
     (tmp_path / "cut.json").write_text('{"schemaVersion": 1, "trac')
     assert [path.name for path in find_captures(tmp_path)] == ["a.json", "cut.json"]
+
+
+def test_absurd_durations_are_left_out_and_counted(tmp_path: Path) -> None:
+    """A kernel of years is damage; a few would take the sum of GPU time past what an integer holds."""
+    capture = tmp_path / "a.json"
+    kernels = [
+        f'{{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": {ts}, "dur": {dur}, '
+        f'"args": {{"device": 0, "stream": 7, "correlation": {ts}}}}}'
+        for ts, dur in ((10, 5), (20, 2**41))
+    ]
+    capture.write_text(f'{{"schemaVersion": 1, "traceEvents": [{", ".join(kernels)}]}}')
+    with contextlib.closing(open_source(capture)) as source:
+        source.prepare(lambda *_: None)
+        assert source.counts["time_unusable"] == 1
+        assert source.events[Kind.KERNELS] == 1

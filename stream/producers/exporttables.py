@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from schemas.columns import Int64s
 from schemas.errors import InputError
-from schemas.types import NONE, TIME_LIMIT, Kind
+from schemas.types import DURATION_LIMIT, NONE, TIME_LIMIT, Kind
 from stream.producers import wording
 from stream.producers.columnar import Column, Texts
 from stream.producers.export import Table
@@ -279,7 +279,7 @@ class Tables:
         else:
             good &= _within(end, limit)
             with np.errstate(over="ignore"):
-                good &= _within(end - start, TIME_LIMIT)
+                good &= _within(end - start, DURATION_LIMIT)
             ends = end + shift
         return start + shift, ends, None if good.all() else good
 

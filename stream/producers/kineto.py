@@ -15,7 +15,7 @@ import numpy as np
 from schemas import facts
 from schemas.columns import cut_name
 from schemas.events import Clock
-from schemas.types import NONE, TIME_LIMIT, Kind, Process
+from schemas.types import DURATION_LIMIT, NONE, TIME_LIMIT, Kind, Process
 from stream.producers import wording
 from stream.producers.capture import FactRow, Progress, Source, SourceOptions, digest_of, process_of
 from stream.producers.exportfacts import thread_facts
@@ -139,7 +139,7 @@ class KinetoSource(Source):
         if (
             time is None
             or abs(time) >= TIME_LIMIT // 2
-            or (duration is not None and abs(duration) >= TIME_LIMIT // 2)
+            or (duration is not None and abs(duration) >= DURATION_LIMIT)
         ):
             found.counts["time_unusable"] += 1
             return
