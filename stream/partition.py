@@ -14,8 +14,6 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-import structlog
-
 from schemas.errors import DecodeError, TransportError
 from schemas.records import Record
 from schemas.types import Offset
@@ -318,6 +316,8 @@ def survey(folder: Path) -> Foreign | None:
         except DecodeError as error:
             raise TransportError(error.what, where=f"{path}, byte {at}", hint=_DAMAGED) from None
         if at < size:
+            import structlog  # noqa: PLC0415  (takes longer to import than a small capture to link)
+
             structlog.get_logger().warning("left out a torn tail", file=str(path), bytes=size - at)
         end = End(base, at, next_offset)
     for transaction in running.values():

@@ -12,7 +12,7 @@ from typing import Any
 from schemas.events import Batch, decode
 from schemas.records import Output
 from schemas.types import Kind
-from stream.producers.publish import Published, publish
+from stream.producers.publish import Published, prepare, publish
 from stream.producers.source import SourceOptions, open_source
 
 ZERO = 1_700_000_000_000_000_000
@@ -115,7 +115,7 @@ def published(
     sources = [open_source(path, options) for path in paths]
     outputs: list[Output] = []
     try:
-        return publish(sources, session, outputs.extend, 4), outputs
+        return publish(prepare(sources), session, outputs.extend, 4), outputs
     finally:
         for source in sources:
             source.close()

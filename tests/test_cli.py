@@ -503,10 +503,10 @@ def test_a_killed_reader_is_named(tmp_path: Path) -> None:
 def test_a_reader_killed_before_it_listened_is_named_too(export: Path, tmp_path: Path) -> None:
     """The broken connection between the two processes is no fault of ours: the reason is its end."""
     job = Job(captures=(export,), session="s", cpu_ops=False)
-    with Publisher(job, lambda *_: None) as publisher:
+    folders = Folders(tmp_path / "segments", 1, tmp_path, durable=False)
+    with Publisher(job, folders, lambda *_: None) as publisher:
         (child,) = multiprocessing.active_children()
         assert child.pid is not None
-        publisher.begin(Folders(tmp_path / "segments", tmp_path, durable=False))
         os.kill(child.pid, signal.SIGKILL)
         with pytest.raises(InputError, match="was killed by SIGKILL"):
             _until_ended(publisher)

@@ -198,7 +198,7 @@ def records_of(
     with contextlib.ExitStack() as stack:
         for source in sources:
             stack.callback(source.close)
-        publishing.publish(sources, label, outputs.extend, partitions)
+        publishing.publish(publishing.prepare(sources), label, outputs.extend, partitions)
     return outputs
 
 
@@ -277,7 +277,7 @@ def test_poison_in_the_middle_is_put_aside_whole(
     made.create(1, "--max-message-bytes", str(32 << 20))
     outputs: list[Output] = []
     sources = open_sources(sessions["two_ranks"])
-    publishing.publish(sources, "two_ranks", outputs.extend, 1)
+    publishing.publish(publishing.prepare(sources), "two_ranks", outputs.extend, 1)
     good = outputs[len(outputs) // 2].value
     poison = poisons(good)
     with made.transport() as transport:
@@ -361,7 +361,9 @@ def test_a_dead_letter_that_can_be_read_by_now_is_put_back(made: Deployment) -> 
     made.create(2)
     capture = write_export(made.folder / "tiny.sqlite", kernels=("gemm", "relu"))
     outputs: list[Output] = []
-    publishing.publish(open_sources([capture]), "tiny", outputs.extend, 2, end_session=False)
+    publishing.publish(
+        publishing.prepare(open_sources([capture])), "tiny", outputs.extend, 2, end_session=False
+    )
     with made.transport() as transport:
         for output in outputs:
             # As if a linker of before the update had been here.

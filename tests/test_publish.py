@@ -13,7 +13,7 @@ from schemas.errors import InputError
 from schemas.events import decode
 from schemas.records import Output, Topic
 from schemas.types import END_OF_TIME, Kind, Process, partition_key
-from stream.producers.publish import publish
+from stream.producers.publish import prepare, publish
 from stream.producers.source import SourceOptions, find_captures, open_source, open_sources
 
 CAPTURE = Process("", 0)
@@ -154,7 +154,7 @@ def test_the_session_may_stay_open(tmp_path: Path) -> None:
     """More captures can then follow."""
     source = open_source(export(tmp_path / "c.sqlite", simple()))
     outputs: list[Output] = []
-    publish([source], "s", outputs.extend, 4, end_session=False)
+    publish(prepare([source]), "s", outputs.extend, 4, end_session=False)
     source.close()
     assert not batches(outputs, Kind.SESSION_END)
 
@@ -163,13 +163,11 @@ def test_progress_reaches_its_total(tmp_path: Path) -> None:
     """First of rows read, then of rows published."""
     source = open_source(many(tmp_path / "c.sqlite", 300, 5))
     told: dict[str, tuple[int, int]] = {}
-    publish(
-        [source],
-        "s",
-        lambda _: None,
-        1,
-        progress=lambda what, done, total: told.update({what: (done, total)}),
-    )
+
+    def progress(what: str, done: int, total: int) -> None:
+        told[what] = (done, total)
+
+    publish(prepare([source], progress), "s", lambda _: None, 1, progress=progress)
     source.close()
     assert told == {"reading": (900, 900), "publishing": (900, 900)}
 
@@ -202,7 +200,7 @@ def test_nothing_is_written_if_a_later_capture_cannot_be_read(tmp_path: Path) ->
     sources = [open_source(many(tmp_path / "a.sqlite", 3, 5)), open_source(bad)]
     outputs: list[Output] = []
     with pytest.raises(InputError):
-        publish(sources, "s", outputs.extend, 1)
+        publish(prepare(sources), "s", outputs.extend, 1)
     for source in sources:
         source.close()
     assert outputs == []

@@ -36,7 +36,6 @@ def command(options: argparse.Namespace) -> int:
         captures=tuple(options.captures),
         session=label,
         cpu_ops=options.cpu_ops,
-        log_format=options.log_format,
         end_session=not options.keep_open,
     )
     with contextlib.ExitStack() as stack:
@@ -46,7 +45,7 @@ def command(options: argparse.Namespace) -> int:
         else:
             transport, where = stack.enter_context(_folder(options.to, options.partitions)), options.to
         bar = stack.enter_context(Progress(shown=options.log_format == "console" and sys.stderr.isatty()))
-        published = publish_captures(job, transport, bar.update)
+        published = publish_captures(job, lambda: contextlib.nullcontext(transport), bar.update)
     size = f"{published.records:,} records, {published.bytes / 1e6:,.1f} MB"
     sys.stdout.write(f"{label}: {size}, in {printable(str(where))}\n")
     return 0

@@ -6,10 +6,12 @@ The child tells its parent how far it has come and what went wrong; it ends with
 from __future__ import annotations
 
 import contextlib
+import importlib
 import multiprocessing
 import os
 import shutil
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -23,10 +25,10 @@ from schemas import errors
 from schemas.errors import GpuLedgerError, InputError
 from schemas.records import Output
 from stream.cli import ChildFaultError, fault_text
-from stream.cli.logs import configure
 
 if TYPE_CHECKING:
     from stream.producers.publish import Published
+    from stream.segments import Segments
     from stream.transport import Transport
 
 Progress = Callable[[str, int, int], None]
@@ -51,21 +53,24 @@ class Job(NamedTuple):
     session: str
     cpu_ops: bool
     end_session: bool = True
-    log_format: str = "console"
 
 
 class Folders(NamedTuple):
     """Where the events go, and where temporary files do."""
 
     segments: Path
+    partitions: int
     temporary: Path
     durable: bool
 
 
 def publish_captures(
-    job: Job, transport: Transport, progress: Progress, temporary: Path | None = None
+    job: Job,
+    opened: Callable[[], contextlib.AbstractContextManager[Transport]],
+    progress: Progress,
+    temporary: Path | None = None,
 ) -> Published:
-    """Read the captures and write their events to a transport.
+    """Read the captures and write their events to a transport, which is `opened` once they are read.
 
     Temporary files go to `temporary`; None: where the system keeps them.
 
@@ -76,22 +81,24 @@ def publish_captures(
             brokers did not take all of it in time.
 
     """
-    from stream.producers.publish import publish
+    from stream.producers.publish import prepare, publish
     from stream.producers.source import SourceOptions, open_sources
-    from stream.runner import RecordWriter
 
     with contextlib.ExitStack() as stack:
         sources = open_sources(job.captures, SourceOptions(cpu_ops=job.cpu_ops, folder=temporary))
         for source in sources:
             stack.callback(source.close)
-        with RecordWriter(transport) as writer:
+        prepared = prepare(sources, progress)
+        from stream.runner import RecordWriter
+
+        with opened() as transport, RecordWriter(transport) as writer:
 
             def write(outputs: list[Output]) -> None:
                 for output in outputs:
                     writer.write(output)
 
             return publish(
-                sources,
+                prepared,
                 job.session,
                 write,
                 transport.partitions,
@@ -120,20 +127,20 @@ _Message = tuple[str, int, int] | _Failure | _Fault
 
 
 class Publisher:
-    """A child process that publishes to the folder of segments it is then told of.
+    """A child process that publishes to a folder of segments.
 
     Use as a context manager: leaving it ends the child.
 
     Raises, from `ended`: what `publish_captures` raised in the child; InputError if it was killed.
     """
 
-    def __init__(self, job: Job, progress: Progress) -> None:
+    def __init__(self, job: Job, folders: Folders, progress: Progress) -> None:
         self._progress = progress
         context = multiprocessing.get_context("spawn")
-        self._receiver, sender = context.Pipe()
+        self._receiver, sender = context.Pipe(duplex=False)
         self._child = context.Process(
             target=_publish_in_child,
-            args=(job, sender, os.getpid()),
+            args=(job, folders, sender, os.getpid()),
             name="gpu-ledger-publish",
             daemon=True,  # ended with this process, even if a signal strikes before `with` is entered
         )
@@ -148,11 +155,6 @@ class Publisher:
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, unblocked)
         sender.close()
-
-    def begin(self, folders: Folders) -> None:
-        """Tell the child where to publish; until then it does what needs no folder."""
-        with contextlib.suppress(OSError):  # it has ended: `ended` says why
-            self._receiver.send(folders)
 
     def ended(self) -> bool:
         """Return whether all has been published; hand progress on, raise what went wrong."""
@@ -208,10 +210,9 @@ def _killed(code: int) -> GpuLedgerError:
     return InputError(f"the process that reads the captures ended with {code}")
 
 
-def _publish_in_child(job: Job, sender: Connection, parent: int) -> None:
+def _publish_in_child(job: Job, folders: Folders, sender: Connection, parent: int) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
-    folders: Folders | None = None
     told = ""
     told_at = 0.0
 
@@ -226,17 +227,18 @@ def _publish_in_child(job: Job, sender: Connection, parent: int) -> None:
         sender.send((title, done, total))
 
     message: _Message
-    configure(job.log_format)
-    try:
+    # What reading does not need is imported while it goes on.
+    threading.Thread(target=importlib.import_module, args=("stream.segments",), daemon=True).start()
+
+    def opened() -> Segments:
         from stream.segments import Segments
 
-        folders = cast("Folders", sender.recv())
-        with Segments.open(folders.segments, durable=folders.durable) as transport:
-            publish_captures(job, transport, progress, folders.temporary)
+        return Segments.create(folders.segments, partitions=folders.partitions, durable=folders.durable)
+
+    try:
+        publish_captures(job, opened, progress, folders.temporary)
     except GpuLedgerError as error:
         message = _Failure(type(error).__name__, error.what, error.where, error.hint)
-    except EOFError:
-        return  # the parent ended before it had a folder
     except OSError as fault:
         if os.getppid() != parent:  # which is why nobody can be told how far we are
             _leave(folders)
@@ -253,8 +255,8 @@ def _publish_in_child(job: Job, sender: Connection, parent: int) -> None:
         sender.send(message)
 
 
-def _leave(folders: Folders | None) -> NoReturn:
+def _leave(folders: Folders) -> NoReturn:
     """End at once, since nobody waits for the outcome: the parent was killed and cleaned up nothing."""
-    for folder in (folders.temporary, folders.segments) if folders else ():
+    for folder in (folders.temporary, folders.segments):
         shutil.rmtree(folder, ignore_errors=True)
     os._exit(1)

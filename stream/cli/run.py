@@ -23,7 +23,6 @@ from schemas.errors import OutputError, TransportError, UsageError, printable
 from schemas.ledger import encode_ledger
 from schemas.types import Partition
 from stream.cli.labels import check_name, label_of
-from stream.cli.logs import configure
 from stream.cli.output import output_folder
 from stream.cli.progress import Progress
 from stream.cli.publishing import Folders, Job, Publisher
@@ -47,7 +46,6 @@ def command(options: argparse.Namespace) -> int:
     if options.parquet:
         check_parquet()
     config = load_config(options.config)
-    configure(options.log_format)
     label = label_of(options.captures, options.label)
     if options.run:
         check_name("--run", options.run)
@@ -64,12 +62,11 @@ def command(options: argparse.Namespace) -> int:
             captures=tuple(options.captures),
             session=label,
             cpu_ops=options.cpu_ops,
-            log_format=options.log_format,
         )
         durable = options.keep_events is not None
-        with Publisher(job, bar.update) as publisher:
-            folders = Folders(segments, temporary, durable=durable)
-            sink = _link(publisher, folders, options.partitions or PARTITIONS, config)
+        folders = Folders(segments, options.partitions or PARTITIONS, temporary, durable)
+        with Publisher(job, folders, bar.update) as publisher:
+            sink = _link(publisher, folders, config)
         ledger = msgspec.structs.replace(
             sink.ledger(label),
             run=options.run or label,
@@ -90,21 +87,20 @@ def command(options: argparse.Namespace) -> int:
     return 0
 
 
-def _link(publisher: Publisher, folders: Folders, partitions: int, config: Config) -> Sink:
+def _link(publisher: Publisher, folders: Folders, config: Config) -> Sink:
     """Link and fold while the child publishes; return the sink that has it all.
 
     Raises:
         OutputError: the folder of segments cannot be written; nothing is left to go on from.
 
     """
+    # While the child imports and reads, this process imports, too.
+    from stream.runner import Driver
     from stream.segments import Segments
 
+    segments, partitions, _, durable = folders
     try:
-        with Segments.create(folders.segments, partitions=partitions, durable=folders.durable) as transport:
-            publisher.begin(folders)
-            # While the child imports and reads, this process imports, too.
-            from stream.runner import Driver
-
+        with Segments.create(segments, partitions=partitions, durable=durable) as transport:
             sink, tasks = _tasks(config, partitions)
             with Driver(transport, tasks) as driver:
                 driver.run(publisher.ended)

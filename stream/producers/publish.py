@@ -61,7 +61,7 @@ class Published(msgspec.Struct, frozen=True):
 
 
 def publish(
-    sources: Sequence[Source],
+    prepared: Sequence[Source],
     session: str,
     write: Write,
     partitions: int,
@@ -69,16 +69,14 @@ def publish(
     progress: Progress = lambda *_: None,
     end_session: bool = True,
 ) -> Published:
-    """Read the sources and write their events, slice by slice, to `write`.
+    """Write the events of sources that were `prepare`d, slice by slice, to `write`.
 
-    A capture given twice is published once. `progress` is told of rows read and published.
+    `progress` is told of rows published.
 
     Raises:
-        InputError: a source cannot be read, or its times cannot be put beside the others'.
         OutputError: there is no space for temporary files.
 
     """
-    prepared = _prepare(sources, progress)
     told = _Teller(session, write)
     for source in prepared:
         told.facts(source)
@@ -133,7 +131,16 @@ def session_end(session: str, partitions: int) -> list[Output]:
     ]
 
 
-def _prepare(sources: Sequence[Source], progress: Progress) -> list[Source]:
+def prepare(sources: Sequence[Source], progress: Progress = lambda *_: None) -> list[Source]:
+    """Read the sources; return those to publish: a capture given twice is published once.
+
+    `progress` is told of rows read.
+
+    Raises:
+        InputError: a source cannot be read, or its times cannot be put beside the others'.
+        OutputError: there is no space for temporary files.
+
+    """
     _check_clocks(sources)
     prepared: dict[str, Source] = {}
     for source in sources:
