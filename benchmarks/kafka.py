@@ -79,7 +79,7 @@ def _link_and_fold(bench: Bench, where: tuple[str, ...]) -> tuple[float, float, 
 
     The sink is there before the linkers, so that none of it waits for it to start.
     """
-    common = ("--config", str(bench.config), *where, "--commit-interval", COMMIT, "--log-format", "json")
+    common = ("--config", str(bench.config), *where, "--log-format", "json")
     began = time.time()
     with tempfile.TemporaryDirectory(dir=bench.folder) as out:
         logs = [Path(out) / name for name in ("sink.log", "link.log")]

@@ -436,6 +436,10 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+_HANDLERS = {signal.SIGINT: signal.default_int_handler}
+"""What Python does about signals by itself, where not what the system does."""
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_run_cleanly(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C, SIGTERM and a closed terminal end both processes; temporary and output folders are gone, one line is said."""
@@ -443,8 +447,8 @@ def test_a_signal_ends_a_run_cleanly(tmp_path: Path, number: signal.Signals) -> 
     temporary = tmp_path / "tmp"
     temporary.mkdir()
     out = tmp_path / "out"
-    # A shell lets what it starts in the background ignore Ctrl-C, and so would all that this starts.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+    # What a shell starts in the background, or nohup, ignores a signal, and so would all that this starts.
+    ignored = signal.signal(number, signal.SIG_DFL) is signal.SIG_IGN
     with subprocess.Popen(
         [COMMAND, "run", capture, "--out", out],
         stdout=subprocess.PIPE,
@@ -453,6 +457,7 @@ def test_a_signal_ends_a_run_cleanly(tmp_path: Path, number: signal.Signals) -> 
         env={**os.environ, "TMPDIR": str(temporary)},
         start_new_session=True,
     ) as process:
+        signal.signal(number, signal.SIG_IGN if ignored else _HANDLERS.get(number, signal.SIG_DFL))
         deadline = time.monotonic() + 30
         while not list(temporary.glob("gpu-ledger-*")):
             assert process.poll() is None
