@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import kafka_deployment as d
 import pytest
 from kafka import KafkaAdminClient
+from kafka import errors as kafka_errors
 from kafka.admin import ScramMechanism, UserScramCredentialUpsertion
 from kafka_broker import Cluster
 
@@ -153,3 +155,21 @@ def test_missing_rights_are_one_line(cluster: Cluster, tmp_path: Path) -> None:
         made._admin = connection.admin()
         with pytest.raises(NotAllowedError, match="TransactionalIdAuthorizationFailed"):
             made.claim("link-0", link_inputs(Partition(0), 1))
+
+
+def test_a_connection_that_breaks_under_a_question_is_no_failure(
+    kafka: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What only asks is asked again: a broker may close a connection at any time."""
+    connection = Connection(kafka, times=d.TIMES)
+    with connection.admin() as admin:
+        asked = admin._client.describe_topics
+        answers = iter([kafka_errors.KafkaConnectionError("socket disconnected")])
+
+        def once_broken(names: Sequence[str]) -> Any:
+            for error in answers:
+                raise error
+            return asked(names)
+
+        monkeypatch.setattr(admin._client, "describe_topics", once_broken)
+        assert admin.topics(["no-such-topic"]) == {}

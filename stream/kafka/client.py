@@ -23,7 +23,7 @@ import sys
 import tempfile
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, Self
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, structs
@@ -51,6 +51,7 @@ FETCH_BYTES: Final = 16 << 20
 PARTITION_FETCH_BYTES: Final = 4 << 20
 """What a consumer holds ready at most, of each broker and each partition (or one larger batch)."""
 
+_ASK_AGAIN_SECONDS: Final = 0.1
 _AGAIN: Final = "start again: it resumes from the last commit"
 
 
@@ -180,7 +181,7 @@ class Admin:
 
         """
         with _speaking(self._connection):
-            found = self._client.describe_topics(list(names))
+            found = self._asked(lambda: self._client.describe_topics(list(names)))
             topics = {}
             for topic in found:
                 error = kafka_errors.for_code(topic["error_code"])
@@ -201,7 +202,9 @@ class Admin:
         """Return the settings of topics, also those that are the brokers' defaults."""
         resources = [ConfigResource(ConfigResourceType.TOPIC, name) for name in names]
         with _speaking(self._connection):
-            found = self._client.describe_configs(resources, config_filter="all")["topic"]
+            found = self._asked(lambda: self._client.describe_configs(resources, config_filter="all"))[
+                "topic"
+            ]
             return {
                 name: {key: str(config["value"]) for key, config in configs.items()}
                 for name, configs in found.items()
@@ -236,10 +239,11 @@ class Admin:
     def leaders(self, places: Iterable[Place]) -> dict[Place, int]:
         """Return the number of the node that leads each partition now."""
         wanted = set(places)
+        names = sorted({place.topic for place in wanted})
         with _speaking(self._connection):
             return {
                 place: partition["leader_id"]
-                for topic in self._client.describe_topics(sorted({place.topic for place in wanted}))
+                for topic in self._asked(lambda: self._client.describe_topics(names))
                 for partition in topic["partitions"]
                 if (place := Place(topic["name"], partition["partition_index"])) in wanted
             }
@@ -255,6 +259,20 @@ class Admin:
         """
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         return self._offsets(places, OffsetSpec.LATEST, level)
+
+    def _asked(self, ask: Callable[[], Any]) -> Any:
+        """Return the answer to a question, asked again where a connection breaks on the way.
+
+        A broker may close one at any time, and asking twice changes nothing.
+        """
+        until = time.monotonic() + self._connection.times.connect
+        while True:
+            try:
+                return ask()
+            except kafka_errors.KafkaConnectionError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(_ASK_AGAIN_SECONDS)
 
     def close(self) -> None:
         """Let go of the connections."""
